@@ -1,0 +1,1 @@
+"""Holds a declared inter-token-latency objective on vLLM engines in Kubernetes."""
