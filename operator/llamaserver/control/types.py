@@ -1,0 +1,123 @@
+"""The words of the control law: what is wanted, what bounds it, what was decided and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
+
+
+class Cause(StrEnum):
+    """The one illness named for a LlamaServer at a time. CamelCase reasons are API: see docs/status-reference.md."""
+
+    HEALTHY = "Healthy"
+    STALE = "Stale"
+    KV_PRESSURE = "KVPressure"
+    PREFILL_INTERFERENCE = "PrefillInterference"
+    OVER_BATCHED = "OverBatched"
+    SLO_INFEASIBLE = "SLOInfeasible"
+    CAP_LIMITED = "CapLimited"
+    AT_CAPACITY = "AtCapacity"
+    ADMISSION_ELSEWHERE = "AdmissionElsewhere"
+    CAPACITY_EXHAUSTED = "CapacityExhausted"
+    STALLED = "Stalled"
+    IDLE = "Idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Targets in seconds. None for `itl_s` is the batch objective: as much throughput as memory and the plateau allow."""
+
+    itl_s: float | None = None
+    itl_statistic: Statistic = Statistic.P95
+    queue_s: float | None = None
+    queue_statistic: Statistic = Statistic.P95
+    precedence: Precedence = Precedence.INTER_TOKEN_LATENCY
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user allows. `cap_max` None means the engine's own ceiling."""
+
+    cap_min: int = 1
+    cap_max: int | None = None
+    tuning: TuningMode = TuningMode.AUTO
+    scaling: ScalingMode = ScalingMode.AUTO
+    replicas_min: int = 1
+    replicas_max: int = 1
+    suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The replicas as Kubernetes sees them, for the slow loop."""
+
+    replicas: int
+    """Replicas asked of the Deployment now."""
+    ready: int
+    pending: int
+    cold_start_s: float | None = None
+    """From scheduled to ready, as measured on this fleet; None while unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setpoint:
+    """What one engine pod should run with. None leaves that knob at its start value."""
+
+    max_num_active_seqs: int | None
+    max_num_scheduled_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One rule of the chain, asked and answered; kept so that a decision can be explained."""
+
+    rule: str
+    fired: bool
+    reason: str
+    evidence: Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The cause, in words people can act on. `advice` is empty when nothing needs doing by hand."""
+
+    cause: Cause
+    message: str
+    advice: str
+    evidence: Mapping[str, float | int | str]
+    since: float
+    """Monotonic seconds at which this cause began to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The fleet's figures over the last usable windows, as status shows them. None means not known now."""
+
+    itl_s: float | None
+    """The declared statistic of the inter-token latency."""
+    itl_mean_s: float | None
+    queue_s: float | None
+    running: int | None
+    waiting: int | None
+    kv_usage: float | None
+    preemptions_per_minute: float | None
+    tokens_per_s: float | None
+    slo_met: bool | None
+    """None when no objective is declared, or nothing is known now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """All that one tick concluded. Applying it is somebody else's work."""
+
+    setpoints: Mapping[str, Setpoint]
+    """By pod name; only pods whose tuner can be written and whose value is known. Complete: renew these leases."""
+    replicas: int | None
+    """Replicas wanted, or None for no opinion (hold)."""
+    replicas_reason: str
+    observed: Observed
+    diagnosis: Diagnosis
+    trail: tuple[Verdict, ...]

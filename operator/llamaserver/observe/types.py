@@ -1,0 +1,178 @@
+"""What an engine said, and what can be concluded from two of its statements.
+
+A `Sample` holds cumulative figures and gauges at one moment. A `Window` is the exact difference of two samples of
+the same incarnation. Neither knows anything of Kubernetes. Times are seconds of the operator's monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Source(StrEnum):
+    """Where a sample came from, best first."""
+
+    TUNER = "Tuner"
+    METRICS = "Metrics"
+
+
+class Unusable(StrEnum):
+    """Why a pod gave no window this time. Never to be read as zero load."""
+
+    FIRST = "First"
+    STALE = "Stale"
+    UNREACHABLE = "Unreachable"
+    RESTARTED = "Restarted"
+    LYING = "Lying"
+    MISSING = "MissingFamily"
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A cumulative distribution of durations in seconds.
+
+    `edges[i]` is the upper edge of `counts[i]` (not cumulative over buckets); the last edge is +inf. Exact digests
+    and Prometheus histograms both take this form, so they subtract, add and answer quantiles alike.
+    """
+
+    count: int
+    sum_s: float
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    exact: bool
+    """True for the tuner's digest (relative error at most 2 %), False for a histogram with coarse buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMoments:
+    """Exact sums over engine steps for a least-squares fit of the step's duration.
+
+    B decoding sequences, K resident KV tokens, P prefill tokens (all counts), y duration in microseconds.
+    """
+
+    n: int = 0
+    B: int = 0
+    K: int = 0
+    P: int = 0
+    y: int = 0
+    BB: int = 0
+    BK: int = 0
+    BP: int = 0
+    By: int = 0
+    KK: int = 0
+    KP: int = 0
+    Ky: int = 0
+    PP: int = 0
+    Py: int = 0
+    yy: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """One engine core (data-parallel rank) of a pod: gauges, what is in force, and its cumulative step sums."""
+
+    engine: int
+    running: int
+    waiting: int
+    waiting_deferred: int
+    kv_usage: float
+    """Share of KV blocks in use, 0 to 1."""
+    kv_capacity_tokens: int | None
+    preemptions: int
+    max_num_seqs: int | None = None
+    """The ceiling the engine started with. None when only /metrics is there."""
+    max_num_batched_tokens: int | None = None
+    start_num_active_seqs: int | None = None
+    max_num_active_seqs: int | None = None
+    """The cap in force, read back from the scheduler."""
+    max_num_scheduled_tokens: int | None = None
+    min_num_scheduled_tokens: int | None = None
+    live_cap: str = "NoTuner"
+    """Empty when the cap can be set live, else a CamelCase reason."""
+    live_budget: str = "NoTuner"
+    generation: int = 0
+    lease_expires_in_s: float | None = None
+    decode_steps: StepMoments | None = None
+    mixed_steps: StepMoments | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Everything one pod said at one moment. Cumulative counts start at the incarnation's start."""
+
+    at: float
+    source: Source
+    incarnation: str
+    """Changes when the engine restarts: pod uid, container restart count and, from the tuner, the boot id."""
+    engines: tuple[EngineState, ...]
+    itl: Distribution
+    tpot: Distribution | None
+    ttft: Distribution | None
+    queue: Distribution | None
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    generation_tokens: int
+    finished: int
+    engine_steps: int | None
+    """Cumulative count of steps that produced output, or None when unknown."""
+    writable: bool = False
+    """True when the pod's tuner takes signed changes now."""
+    reason: str = "NoTuner"
+    message: str = ""
+    notes: tuple[str, ...] = field(default=())
+    """What was odd but harmless, for status and logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A scrape that gave nothing to work with."""
+
+    at: float
+    why: Unusable
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Exact deltas between two samples of one incarnation, plus the gauges at the window's end.
+
+    `dt` is in seconds. `itl`, `ttft`, `queue`, `tpot` hold only what happened inside the window.
+    """
+
+    pod: str
+    at: float
+    dt: float
+    last: Sample
+    itl: Distribution
+    tpot: Distribution | None
+    ttft: Distribution | None
+    queue: Distribution | None
+    steps: int | None
+    decode_steps: StepMoments | None
+    mixed_steps: StepMoments | None
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    generation_tokens: int
+    finished: int
+    preemptions: int
+    running: int
+    waiting: int
+    waiting_deferred: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoWindow:
+    """A pod that gave no usable window, and why. `last` is its newest usable sample, if there ever was one."""
+
+    pod: str
+    at: float
+    why: Unusable
+    message: str
+    last: Sample | None
+
+
+Windows = Mapping[str, Window | NoWindow]
+"""By pod name. A pod that was asked and is not in here does not exist."""
