@@ -1,0 +1,24 @@
+"""LlamaServer in, Kubernetes objects out. Pure: the same call serves reconcile, rendering, golden tests
+and docs.
+"""
+
+from llamaserver.desired.build import build, termination_grace_seconds
+from llamaserver.desired.claims import claim_problem
+from llamaserver.desired.difference import first_difference
+from llamaserver.desired.objects import KubeObject
+from llamaserver.desired.replicas import HANDOVER_MANAGER, desired_fleet, handover
+from llamaserver.desired.settings import BuildSettings, DesiredFleet, TunerDelivery
+
+__all__ = [
+    "HANDOVER_MANAGER",
+    "BuildSettings",
+    "DesiredFleet",
+    "KubeObject",
+    "TunerDelivery",
+    "build",
+    "claim_problem",
+    "desired_fleet",
+    "first_difference",
+    "handover",
+    "termination_grace_seconds",
+]

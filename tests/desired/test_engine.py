@@ -1,0 +1,232 @@
+"""The engine's container: arguments, environment, probes, resources, security."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from llamaserver.api import parse
+from llamaserver.desired.environment import environment
+from llamaserver.desired.release import release_of
+
+Object = dict[str, Any]
+Make = Callable[..., Object]
+
+GPU = {"resourceName": "nvidia.com/gpu", "count": 1}
+
+
+def env(container: Object) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "(reference)") for entry in container["env"]}
+
+
+class TestArguments:
+    """What `vllm serve` is started with."""
+
+    def test_the_model_comes_first_and_the_users_own_arguments_last(self, engine: Make) -> None:
+        args = engine({"spec.engine.extraArgs": ["--enforce-eager"]})["args"]
+        assert args[0] == "meta-llama/Llama-3.1-8B-Instruct"
+        assert args[-1] == "--enforce-eager"
+
+    def test_no_command_replaces_the_images_entrypoint(self, engine: Make) -> None:
+        assert "command" not in engine()
+
+    @pytest.mark.parametrize(
+        ("changes", "argument"),
+        [
+            ({"spec.engine.maxNumSeqs": 64}, "--max-num-seqs=64"),
+            ({"spec.engine.maxNumBatchedTokens": 512}, "--max-num-batched-tokens=512"),
+            ({"spec.engine.maxModelLen": 4096}, "--max-model-len=4096"),
+            ({"spec.engine.gpuMemoryUtilization": 0.9}, "--gpu-memory-utilization=0.9"),
+            ({"spec.engine.gpuMemoryUtilization": 1}, "--gpu-memory-utilization=1"),
+            ({"spec.model.revision": "0e9e39f"}, "--revision=0e9e39f"),
+            ({"spec.shutdown.drainTimeout": "90s"}, "--shutdown-timeout=90"),
+            ({"spec.shutdown.drainTimeout": "1500ms"}, "--shutdown-timeout=2"),
+            ({"spec.tuning.numSeqs.max": 32}, "--max-num-active-seqs=32"),
+        ],
+    )
+    def test_a_field_becomes_its_flag(self, changes: Object, argument: str, engine: Make) -> None:
+        assert argument in engine(changes)["args"]
+
+    def test_a_cap_that_is_the_ceiling_needs_no_flag(self, engine: Make) -> None:
+        args = engine({"spec.tuning.numSeqs.max": 256})["args"]
+        assert not any(argument.startswith("--max-num-active-seqs") for argument in args)
+
+    def test_all_served_names_are_given_the_first_first(self, engine: Make) -> None:
+        args = engine({"spec.model.servedNames": ["llama", "default"]})["args"]
+        start = args.index("--served-model-name")
+        assert args[start + 1 : start + 3] == ["llama", "default"]
+
+    def test_an_access_log_of_the_users_is_left_alone(self, engine: Make) -> None:
+        args = engine({"spec.engine.extraArgs": ["--disable_access_log_for_endpoints=/health"]})["args"]
+        assert sum("log" in argument for argument in args) == 1
+
+    @pytest.mark.parametrize(
+        ("tag", "drains", "quiet"),
+        [
+            ("v0.15.1", False, False),
+            ("v0.16.0", False, True),
+            ("v0.17.2-cu128", False, True),
+            ("v0.18.0", True, True),
+            ("0.32.0@sha256:" + "0" * 64, True, True),
+            ("latest", True, True),
+            ("dev", True, True),
+        ],
+    )
+    def test_only_flags_that_the_release_knows_are_given(
+        self, tag: str, drains: bool, quiet: bool, engine: Make
+    ) -> None:
+        args = " ".join(engine({"spec.engine.image": f"registry:5000/vllm/vllm-openai:{tag}"})["args"])
+        assert ("--shutdown-timeout" in args) is drains
+        assert ("--disable-access-log-for-endpoints" in args) is quiet
+
+    def test_an_engine_that_knows_no_live_cap_is_not_given_one(self, engine: Make) -> None:
+        changes = {"spec.engine.image": "vllm/vllm-openai:v0.31.0", "spec.tuning.numSeqs.max": 32}
+        assert "--max-num-active-seqs=32" not in engine(changes)["args"]
+
+    @pytest.mark.parametrize(
+        ("image", "version"),
+        [
+            ("vllm/vllm-openai:v0.32.0", (0, 32)),
+            ("host:5000/vllm", None),
+            ("host:5000/vllm:0.9", (0, 9)),
+            ("vllm:25.10-py3", (25, 10)),
+            ("vllm@sha256:" + "1" * 64, None),
+            ("vllm:latest", None),
+            ("vllm:rocm6.4-v0.11", None),
+        ],
+    )
+    def test_a_release_is_read_from_the_tag_alone(self, image: str, version: tuple[int, int] | None) -> None:
+        assert release_of(image).version == version
+
+
+class TestEnvironment:
+    """Variables: ours, the user's, and the two that are merged."""
+
+    def test_the_tuner_is_found_and_allowed(self, engine: Make) -> None:
+        found = env(engine())
+        assert found["PYTHONPATH"] == "/opt/llamaserver/tuner"
+        assert found["VLLM_PLUGINS"] == (
+            "llamaserver_tuner_engine,llamaserver_tuner_http,llamaserver_tuner_stats"
+        )
+        assert found["LLAMASERVER_TUNER_KEYS_DIR"] == "/etc/llamaserver/keys"
+
+    def test_the_engine_knows_its_pods_uid_for_which_changes_are_signed(self, engine: Make) -> None:
+        (entry,) = (entry for entry in engine()["env"] if entry["name"] == "LLAMASERVER_POD_UID")
+        assert entry["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+
+    def test_the_users_plugins_and_path_are_added_once(self, engine: Make) -> None:
+        found = env(
+            engine(
+                {
+                    "spec.engine.plugins": ["mine", "lora_filesystem_resolver"],
+                    "spec.engine.env": [
+                        {"name": "VLLM_PLUGINS", "value": "theirs,mine"},
+                        {"name": "PYTHONPATH", "value": "/opt/mine:/opt/llamaserver/tuner"},
+                        {"name": "VLLM_LORA_RESOLVER_CACHE_DIR", "value": "/lora"},
+                        {"name": "VLLM_LORA_RESOLVER_HF_REPO_LIST", "value": "org/lora"},
+                    ],
+                }
+            )
+        )
+        assert found["PYTHONPATH"] == "/opt/llamaserver/tuner:/opt/mine"
+        assert found["VLLM_PLUGINS"].split(",")[3:] == [
+            "mine",
+            "lora_filesystem_resolver",
+            "lora_hf_hub_resolver",
+            "theirs",
+        ]
+
+    def test_a_variable_of_the_users_wins_and_stands_once(self, engine: Make) -> None:
+        entries = engine({"spec.engine.env": [{"name": "HF_HOME", "value": "/mine"}]})["env"]
+        assert [entry["value"] for entry in entries if entry["name"] == "HF_HOME"] == ["/mine"]
+
+    @given(names=st.lists(st.sampled_from(["A", "HOME", "HF_HOME", "PYTHONPATH", "USER"]), unique=True))
+    def test_no_variable_is_there_twice_or_lost(self, names: list[str]) -> None:
+        server = parse(
+            {
+                "apiVersion": "llamaserver.dev/v1alpha1",
+                "kind": "LlamaServer",
+                "metadata": {"name": "x"},
+                "spec": {
+                    "model": {"uri": "hf://a/b"},
+                    "engine": {"image": "i", "env": [{"name": name, "value": "v"} for name in names]},
+                },
+            }
+        )
+        found = [entry["name"] for entry in environment(server.spec)]
+        assert len(found) == len(set(found))
+        assert set(names) <= set(found)
+
+    def test_every_cache_is_on_a_writable_mount(self, engine: Make) -> None:
+        container = engine()
+        writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+        for name, value in env(container).items():
+            if name.endswith(("HOME", "ROOT", "CACHE_DIR")):
+                assert any(value == path or value.startswith(f"{path}/") for path in writable), name
+
+    def test_the_token_is_a_reference_to_its_secret(self, engine: Make) -> None:
+        entries = engine({"spec.model.tokenSecretRef": {"name": "hf-token"}})["env"]
+        (token,) = (entry for entry in entries if entry["name"] == "HF_TOKEN")
+        assert token["valueFrom"] == {"secretKeyRef": {"name": "hf-token", "key": "HF_TOKEN"}}
+
+
+class TestModels:
+    """Where the weights are."""
+
+    def test_a_volume_is_mounted_read_only(self, pod: Make) -> None:
+        spec = pod({"spec.model.uri": "pvc://models/org/llama"})
+        assert spec["containers"][0]["args"][0] == "/mnt/model/org/llama"
+        assert {"name": "model", "mountPath": "/mnt/model", "readOnly": True} in spec["containers"][0][
+            "volumeMounts"
+        ]
+        claims = [volume["persistentVolumeClaim"] for volume in spec["volumes"] if volume["name"] == "model"]
+        assert claims == [{"claimName": "models", "readOnly": True}]
+
+    def test_a_directory_of_the_image_is_named_by_its_path(self, engine: Make) -> None:
+        assert engine({"spec.model.uri": "file:///models/tiny"})["args"][0] == "/models/tiny"
+
+    def test_the_cache_is_the_users_claim(self, pod: Make) -> None:
+        spec = pod({"spec.model.cache.persistentVolumeClaim.claimName": "models"})
+        (cache,) = (volume for volume in spec["volumes"] if volume["name"] == "cache")
+        assert cache == {"name": "cache", "persistentVolumeClaim": {"claimName": "models"}}
+
+
+class TestResources:
+    """Accelerators, shared memory, users."""
+
+    def test_accelerators_are_requested_and_limited_alike(self, engine: Make) -> None:
+        changes = {"spec.accelerator": GPU, "spec.engine.resources.requests": {"cpu": 8}}
+        assert engine(changes)["resources"] == {
+            "requests": {"cpu": 8, "nvidia.com/gpu": 1},
+            "limits": {"nvidia.com/gpu": 1},
+        }
+
+    @pytest.mark.parametrize("workers", [1, 2, 8])
+    def test_shared_memory_grows_with_the_workers(self, workers: int, pod: Make) -> None:
+        changes = {} if workers == 1 else {"spec.engine.tensorParallelSize": workers}
+        spec = pod({**changes, **({"spec.accelerator": {**GPU, "count": workers}} if workers > 1 else {})})
+        (shm,) = (volume for volume in spec["volumes"] if volume["name"] == "shm")
+        assert shm["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{2 * workers}Gi"}
+        mounts = {mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+        assert "/dev/shm" in mounts, "the runtime's own 64 MB do not suffice to start"
+
+    @pytest.mark.parametrize(
+        ("accelerator", "user", "read_only"),
+        [
+            (None, 65532, True),
+            (GPU, 65532, False),
+            ({"resourceName": "nvidia.com/mig-1g.10gb", "count": 1}, 65532, False),
+            ({"resourceName": "amd.com/gpu", "count": 1}, None, False),
+        ],
+    )
+    def test_the_user_fits_the_devices(
+        self, accelerator: Object | None, user: int | None, read_only: bool, pod: Make
+    ) -> None:
+        spec = pod({"spec.accelerator": accelerator} if accelerator else {})
+        assert spec["securityContext"].get("runAsUser") == user
+        container = spec["containers"][0]["securityContext"]
+        assert container["readOnlyRootFilesystem"] is read_only
+        assert container["capabilities"] == {"drop": ["ALL"]}

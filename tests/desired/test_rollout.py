@@ -1,0 +1,128 @@
+"""Which changes make pods roll. The table in docs/resource.md is the promise; here it is kept, row by row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.wording import alias_of
+from llamaserver.desired import BuildSettings, DesiredFleet, TunerDelivery
+
+Object = dict[str, Any]
+Make = Callable[..., Any]
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "resource.md"
+GPU = {"resourceName": "nvidia.com/gpu", "count": 1}
+TP = {"spec.accelerator": {**GPU, "count": 2}, "spec.engine.tensorParallelSize": 2}
+
+
+class Move(NamedTuple):
+    """One field changed: from what, to what, and whether the pods roll."""
+
+    rolls: bool
+    to: Object
+    start: Object | None = None
+
+
+FIELDS = {
+    "spec.replicas": Move(
+        False,
+        {"spec.replicas": 3, "spec.scaling.mode": "Fixed"},
+        {"spec.replicas": 2, "spec.scaling.mode": "Fixed"},
+    ),
+    "spec.suspend": Move(False, {"spec.suspend": True}),
+    "spec.model.uri": Move(True, {"spec.model.uri": "hf://a/b"}),
+    "spec.model.revision": Move(True, {"spec.model.revision": "main"}),
+    "spec.model.servedNames": Move(True, {"spec.model.servedNames": ["x"]}),
+    "spec.model.tokenSecretRef": Move(True, {"spec.model.tokenSecretRef": {"name": "t"}}),
+    "spec.model.cache": Move(True, {"spec.model.cache.persistentVolumeClaim.claimName": "c"}),
+    "spec.engine.image": Move(True, {"spec.engine.image": "vllm/vllm-openai:v0.33.0"}),
+    "spec.engine.imagePullPolicy": Move(True, {"spec.engine.imagePullPolicy": "Always"}),
+    "spec.engine.maxNumSeqs": Move(True, {"spec.engine.maxNumSeqs": 128}),
+    "spec.engine.maxNumBatchedTokens": Move(True, {"spec.engine.maxNumBatchedTokens": 4096}),
+    "spec.engine.maxModelLen": Move(True, {"spec.engine.maxModelLen": 4096}),
+    "spec.engine.tensorParallelSize": Move(
+        True,
+        TP,
+        {**TP, "spec.engine.tensorParallelSize": 1, "spec.engine.extraArgs": ["-pp", "2"]},
+    ),
+    "spec.engine.gpuMemoryUtilization": Move(True, {"spec.engine.gpuMemoryUtilization": 0.8}),
+    "spec.engine.extraArgs": Move(True, {"spec.engine.extraArgs": ["-O3"]}),
+    "spec.engine.env": Move(True, {"spec.engine.env": [{"name": "A", "value": "1"}]}),
+    "spec.engine.plugins": Move(True, {"spec.engine.plugins": ["mine"]}),
+    "spec.engine.resources": Move(True, {"spec.engine.resources.limits": {"memory": "8Gi"}}),
+    "spec.accelerator": Move(True, {"spec.accelerator": GPU}),
+    "spec.slo": Move(
+        False,
+        {
+            "spec.slo": {
+                "interTokenLatency": {"target": "20ms", "statistic": "p99"},
+                "precedence": "QueueTime",
+            }
+        },
+        {"spec.slo": {"queueTime": {"target": "5s"}}},
+    ),
+    "spec.tuning.mode": Move(False, {"spec.tuning.mode": "Off"}, {"spec.tuning.mode": "Recommend"}),
+    "spec.tuning.numSeqs.min": Move(False, {"spec.tuning.numSeqs.min": 8}),
+    "spec.tuning.numSeqs.max": Move(True, {"spec.tuning.numSeqs.max": 64}),
+    "spec.scaling": Move(
+        False,
+        {"spec.scaling": {"mode": "Auto", "minReplicas": 2, "maxReplicas": 9}},
+        {"spec.scaling": {"mode": "External"}},
+    ),
+    "spec.scheduling": Move(True, {"spec.scheduling.priorityClassName": "serving"}),
+    "spec.startup.timeout": Move(True, {"spec.startup.timeout": "45m"}),
+    "spec.shutdown.drainTimeout": Move(True, {"spec.shutdown.drainTimeout": "5m"}),
+}
+
+SETTINGS = {
+    "public keys": (False, BuildSettings("llamaserver/tuner:0.1.0", public_keys={"k1": "PEM", "k2": "PEM"})),
+    "tuner image": (True, BuildSettings("llamaserver/tuner:0.2.0")),
+    "tuner delivery": (True, BuildSettings("llamaserver/tuner:0.1.0", TunerDelivery.IMAGE_VOLUME)),
+}
+
+
+def template(built: Make, changes: Object, **other: Any) -> Object:
+    found: Object = built(changes, **other)["Deployment"]["spec"]["template"]
+    return found
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_only_what_must_roll_rolls(field: str, built: Make) -> None:
+    move = FIELDS[field]
+    assert (template(built, move.start or {}) != template(built, move.to)) is move.rolls
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_only_settings_that_must_roll_roll(name: str, built: Make) -> None:
+    rolls, other = SETTINGS[name]
+    assert (template(built, {}) != template(built, {}, settings=other)) is rolls
+
+
+def test_the_number_of_replicas_never_rolls(built: Make) -> None:
+    assert template(built, {}, fleet=DesiredFleet(1)) == template(built, {}, fleet=DesiredFleet(9))
+
+
+def test_an_engine_without_the_flag_does_not_roll_for_the_highest_cap(built: Make) -> None:
+    image = {"spec.engine.image": "vllm/vllm-openai:v0.31.0"}
+    assert template(built, image) == template(built, {**image, "spec.tuning.numSeqs.max": 64})
+
+
+def documented() -> dict[str, bool]:
+    """The table in the documentation: field -> whether it says that pods roll."""
+    rows = re.findall(r"^\| `(spec\.[A-Za-z.]+)` \| (yes|no) \|", DOCS.read_text(), re.M)
+    return {field: answer == "yes" for field, answer in rows}
+
+
+def test_the_documentation_makes_exactly_these_promises() -> None:
+    assert documented() == {field: move.rolls for field, move in FIELDS.items()}
+
+
+def test_no_field_of_the_spec_is_without_a_promise() -> None:
+    for name, field in LlamaServerSpec.model_fields.items():
+        path = f"spec.{alias_of(field, name)}"
+        assert any(known == path or known.startswith(f"{path}.") for known in FIELDS), path
