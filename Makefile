@@ -67,8 +67,8 @@ format: venv ## Format the code.
 	@.venv/bin/ruff check --fix -q . ; .venv/bin/ruff format .
 
 .PHONY: crds
-crds: venv ## Generate crds/ from the models.
-	@.venv/bin/llamaserver crd --output crds
+crds: venv ## Generate crds/, and the chart's copy of it, from the models.
+	@for folder in crds charts/llamaserver-operator/files; do .venv/bin/llamaserver crd --output $$folder; done
 
 # --- the cluster, the demo and the scenarios ----------------------------------------------------
 
