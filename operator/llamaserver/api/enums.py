@@ -1,4 +1,4 @@
-"""The closed sets of words a LlamaServer is written with; one source for schema, parsing and the control law."""
+"""The closed sets of words a LlamaServer is written with; one source for schema, parsing and control law."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Statistic(StrEnum):
 class Precedence(StrEnum):
     """Which objective gives way when the replicas allowed cannot hold both."""
 
-    INTER_TOKEN_LATENCY = "InterTokenLatency"
+    INTER_TOKEN_LATENCY = "InterTokenLatency"  # noqa: S105 - a token of text
     QUEUE_TIME = "QueueTime"
 
 

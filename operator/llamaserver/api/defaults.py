@@ -1,0 +1,23 @@
+"""The values in force where a spec says nothing. Descriptions, rules and `effective` all take them from
+here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llamaserver.api.duration import Duration
+from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
+
+MAX_NUM_SEQS: Final = 256
+MAX_NUM_BATCHED_TOKENS: Final = 2048
+TENSOR_PARALLEL_SIZE: Final = 1
+STATISTIC: Final = Statistic.P95
+PRECEDENCE: Final = Precedence.INTER_TOKEN_LATENCY
+TUNING_MODE: Final = TuningMode.AUTO
+MIN_NUM_SEQS: Final = 1
+SCALING_MODE: Final = ScalingMode.AUTO
+MIN_REPLICAS: Final = 1
+FIXED_REPLICAS: Final = 1
+STARTUP_TIMEOUT: Final = Duration("30m")
+DRAIN_TIMEOUT: Final = Duration("2m")

@@ -1,0 +1,127 @@
+"""The spec with every default resolved: what is really in force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llamaserver.api import defaults
+from llamaserver.api.duration import Duration, format_duration
+from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.api.model import Scheme, Source, parse_uri
+from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.status import EffectiveStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One objective: this statistic stays under this duration."""
+
+    target: Duration
+    statistic: Statistic
+
+    @property
+    def seconds(self) -> float:
+        """The bound in seconds."""
+        return self.target.seconds
+
+    def __str__(self) -> str:
+        return f"{self.statistic} <= {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveSpec:
+    """What is in force. None is said only where nothing is: no objective, no owner of the number."""
+
+    source: Source
+    served_names: tuple[str, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    tensor_parallel_size: int
+    inter_token_latency: Target | None
+    queue_time: Target | None
+    precedence: Precedence
+    suspended: bool
+    tuning_mode: TuningMode
+    min_num_seqs: int
+    start_num_seqs: int
+    """Upper bound of the live cap: what an engine starts with and returns to when its lease ends."""
+    scaling_mode: ScalingMode
+    replicas: int | None
+    """The number the user or an autoscaler set, in the modes Fixed and External; else None."""
+    min_replicas: int
+    max_replicas: int | None
+    """None when somebody else owns the number and has not set it here."""
+    startup_timeout: Duration
+    drain_timeout: Duration
+
+    def to_status(self, termination_grace_s: float | None = None) -> EffectiveStatus:
+        """As status.effective shows it; `termination_grace_s` is the pods' whole grace period in seconds."""
+        return EffectiveStatus(
+            served_names=self.served_names,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            tensor_parallel_size=self.tensor_parallel_size,
+            inter_token_latency=str(self.inter_token_latency) if self.inter_token_latency else None,
+            queue_time=str(self.queue_time) if self.queue_time else None,
+            precedence=self.precedence if self.inter_token_latency and self.queue_time else None,
+            tuning_mode=self.tuning_mode,
+            min_num_seqs=self.min_num_seqs,
+            start_num_seqs=self.start_num_seqs,
+            scaling_mode=self.scaling_mode,
+            min_replicas=self.min_replicas,
+            max_replicas=self.max_replicas,
+            startup_timeout=str(self.startup_timeout),
+            drain_timeout=str(self.drain_timeout),
+            termination_grace_period=(
+                None if termination_grace_s is None else format_duration(termination_grace_s)
+            ),
+        )
+
+
+def effective(spec: LlamaServerSpec) -> EffectiveSpec:
+    """Resolve every default of a spec that `parse` accepted."""
+    engine, slo, tuning = spec.engine, spec.slo, spec.tuning
+    source = parse_uri(spec.model.uri)
+    max_num_seqs = engine.max_num_seqs or defaults.MAX_NUM_SEQS
+    itl = slo.inter_token_latency if slo else None
+    queue = slo.queue_time if slo else None
+    bounds = tuning.num_seqs if tuning else None
+    mode, replicas, least, most = _replicas(spec)
+    return EffectiveSpec(
+        source=source,
+        served_names=spec.model.served_names or (_default_name(source),),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens or defaults.MAX_NUM_BATCHED_TOKENS,
+        tensor_parallel_size=engine.tensor_parallel_size or defaults.TENSOR_PARALLEL_SIZE,
+        inter_token_latency=Target(itl.target, itl.statistic or defaults.STATISTIC) if itl else None,
+        queue_time=Target(queue.target, queue.statistic or defaults.STATISTIC) if queue else None,
+        precedence=(slo.precedence if slo else None) or defaults.PRECEDENCE,
+        suspended=bool(spec.suspend),
+        tuning_mode=(tuning.mode if tuning else None) or defaults.TUNING_MODE,
+        min_num_seqs=(bounds.min if bounds else None) or defaults.MIN_NUM_SEQS,
+        start_num_seqs=(bounds.max if bounds else None) or max_num_seqs,
+        scaling_mode=mode,
+        replicas=replicas,
+        min_replicas=least,
+        max_replicas=most,
+        startup_timeout=(spec.startup.timeout if spec.startup else None) or defaults.STARTUP_TIMEOUT,
+        drain_timeout=(spec.shutdown.drain_timeout if spec.shutdown else None) or defaults.DRAIN_TIMEOUT,
+    )
+
+
+def _replicas(spec: LlamaServerSpec) -> tuple[ScalingMode, int | None, int, int | None]:
+    """Mode, the number set from outside, and the bounds of the number of replicas."""
+    scaling = spec.scaling
+    mode = (scaling.mode if scaling else None) or defaults.SCALING_MODE
+    if mode is ScalingMode.FIXED:
+        fixed = defaults.FIXED_REPLICAS if spec.replicas is None else spec.replicas
+        return mode, fixed, fixed, fixed
+    if mode is ScalingMode.EXTERNAL:
+        return mode, spec.replicas, 0, spec.replicas
+    least = (scaling.min_replicas if scaling else None) or defaults.MIN_REPLICAS
+    return mode, None, least, (scaling.max_replicas if scaling else None) or least
+
+
+def _default_name(source: Source) -> str:
+    """vLLM's own default for a repository; for a path its last part, which alone tells clients something."""
+    return source.path if source.scheme is Scheme.HF else source.path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,218 @@
+"""spec.engine and spec.accelerator: the container that serves, what it starts with, what it runs on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+from pydantic import ConfigDict, Field
+
+from llamaserver.api.base import Group, KeyName, ObjectName, cel, rules
+from llamaserver.api.managed import ENV_RULES, EXTRA_ARGS_RULES
+from llamaserver.api.quantity import Quantity
+
+ENV_NAME: Final = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
+ENV_NAME_CURE: Final = "write letters, digits, '_', '-' and '.', with no digit in front"
+IMAGE_CURE: Final = "write an image reference, without spaces"
+RESOURCE_NAME: Final = r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"
+RESOURCE_CURE: Final = "write the resource's full name, e.g. nvidia.com/gpu"
+MIG_CURE: Final = "a MIG slice cannot be combined with another: set spec.accelerator.count: 1"
+
+Argument = Annotated[str, Field(max_length=8192)]
+PLUGIN_NAME: Final = r"^[A-Za-z0-9_.-]+$"
+PLUGIN_NAME_CURE: Final = "write the name of the plugin's entry point: letters, digits, '_', '.' and '-'"
+
+PluginName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=128,
+        json_schema_extra=rules(cel(f"self.matches({PLUGIN_NAME!r})", PLUGIN_NAME_CURE)),
+    ),
+]
+
+
+class ImagePullPolicy(StrEnum):
+    """When the kubelet pulls the engine's image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class KeyRef(Group):
+    """One key of a Secret or a ConfigMap in the LlamaServer's namespace."""
+
+    name: ObjectName = Field(description="Name of the object, in the namespace of the LlamaServer.")
+    key: KeyName = Field(description="Key inside the object.")
+    optional: bool | None = Field(
+        default=None,
+        description="Whether the pod may start without it. Default: false, the pod waits for it.",
+    )
+
+
+class EnvSource(Group):
+    """Where a variable's value comes from: exactly one of the two."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+                "set exactly one of secretKeyRef and configMapKeyRef",
+            )
+        )
+    )
+
+    secret_key_ref: KeyRef | None = Field(default=None, description="A key of a Secret.")
+    config_map_key_ref: KeyRef | None = Field(default=None, description="A key of a ConfigMap.")
+
+
+class EnvVar(Group):
+    """One environment variable of the engine's container."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel("!(has(self.value) && has(self.valueFrom))", "set either value or valueFrom, not both"),
+        )
+    )
+
+    name: str = Field(
+        min_length=1,
+        max_length=256,
+        description="Name of the variable.",
+        json_schema_extra=rules(cel(f"self.matches({ENV_NAME!r})", ENV_NAME_CURE)),
+    )
+    value: str | None = Field(
+        default=None, max_length=8192, description="Value as plain text. Default: the empty string."
+    )
+    value_from: EnvSource | None = Field(
+        default=None, description="A Secret's or ConfigMap's key that holds the value, instead of `value`."
+    )
+
+
+class Resources(Group):
+    """CPU and memory of the engine's container; accelerators are asked for in spec.accelerator."""
+
+    requests: dict[str, Quantity] | None = Field(
+        default=None,
+        max_length=16,
+        description="What the scheduler sets aside for a pod, e.g. {cpu: 8, memory: 32Gi}. Default: none.",
+    )
+    limits: dict[str, Quantity] | None = Field(
+        default=None,
+        max_length=16,
+        description="What a pod may use at most. What the engine keeps in /dev/shm counts as memory. "
+        "Default: none.",
+    )
+
+
+class EngineSpec(Group):
+    """vLLM's container: image, what the engine is started with, and everything else that is passed on to
+    it.
+    """
+
+    image: str = Field(
+        min_length=1,
+        max_length=512,
+        description="Image of vLLM whose entrypoint is `vllm serve`, e.g. vllm/vllm-openai:v0.32.0. Flags "
+        "that came with a certain release are used when the tag is such a release; a tag that "
+        "is no version (a digest, `latest`) is taken for a current one. A change rolls the pods.",
+        json_schema_extra=rules(cel("!self.matches('\\\\s')", IMAGE_CURE)),
+    )
+    image_pull_policy: ImagePullPolicy | None = Field(
+        default=None,
+        description="Always, IfNotPresent or Never. Default: Kubernetes' own (Always for the tag latest, "
+        "else IfNotPresent). A change rolls the pods.",
+    )
+    max_num_seqs: int | None = Field(
+        default=None,
+        ge=1,
+        le=16384,
+        description="Sequences that one engine can run at once (--max-num-seqs): the ceiling of the live "
+        "cap, which sizes buffers and CUDA graphs at start. Choose what memory admits; the "
+        "operator lowers the cap live, and only a restart can raise this. Default: 256. A "
+        "change rolls the pods.",
+    )
+    max_num_batched_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1048576,
+        description="Tokens that one engine step may carry (--max-num-batched-tokens): the ceiling of the "
+        "live prefill budget. At least maxNumSeqs. Default: 2048. A change rolls the pods.",
+    )
+    max_model_len: int | None = Field(
+        default=None,
+        ge=1,
+        le=10485760,
+        description="Longest prompt plus answer in tokens (--max-model-len). Set it lower than the model's "
+        "own when the KV cache does not fit. Default: the model's own. A change rolls the pods.",
+    )
+    tensor_parallel_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=64,
+        description="Accelerators that share one model (--tensor-parallel-size). Equal to "
+        "spec.accelerator.count, unless extraArgs has --pipeline-parallel-size or "
+        "--data-parallel-size for the rest. Default: 1. A change rolls the pods.",
+    )
+    gpu_memory_utilization: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Share of an accelerator's memory that the engine may use (--gpu-memory-utilization), "
+        "more than 0 and at most 1. Lower it when the engine runs out of memory at start. "
+        "Default: vLLM's own (0.9 in most releases). A change rolls the pods.",
+    )
+    extra_args: tuple[Argument, ...] | None = Field(
+        default=None,
+        max_length=64,
+        description="Further arguments of `vllm serve`, one list item for each word, e.g. "
+        '["--kv-cache-dtype", "fp8"]. Arguments that a field stands for, and those the operator needs for '
+        "itself, are refused with the name of the field to use. Default: none. A change rolls the pods.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic", **EXTRA_ARGS_RULES},
+    )
+    env: tuple[EnvVar, ...] | None = Field(
+        default=None,
+        max_length=64,
+        description="Further environment variables of the engine. They win over the operator's own; "
+        "VLLM_PLUGINS and PYTHONPATH are merged with them. Secrets must come by valueFrom. "
+        "Default: none. A change rolls the pods.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            **ENV_RULES,
+        },
+    )
+    plugins: tuple[PluginName, ...] | None = Field(
+        default=None,
+        max_length=32,
+        description="Names of further vLLM plugins in the image that must load. vLLM loads only what is "
+        "named once anything is named, and the operator names its own plugin. Default: none; "
+        "the built-in LoRA resolvers are added when env configures them. A change rolls the "
+        "pods.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
+    resources: Resources | None = Field(
+        default=None,
+        description="CPU and memory of the engine's container. Default: none asked for. A change rolls the "
+        "pods.",
+    )
+
+
+class AcceleratorSpec(Group):
+    """The accelerators of one pod."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel("!self.resourceName.startsWith('nvidia.com/mig-') || self.count == 1", MIG_CURE, ".count")
+        )
+    )
+
+    resource_name: str = Field(
+        min_length=1,
+        max_length=253,
+        description="Name under which the node's device plugin offers the accelerator, e.g. nvidia.com/gpu, "
+        "amd.com/gpu or nvidia.com/mig-3g.40gb. A change rolls the pods.",
+        json_schema_extra=rules(cel(f"self.matches({RESOURCE_NAME!r})", RESOURCE_CURE)),
+    )
+    count: int = Field(ge=1, le=64, description="Accelerators of one pod. A change rolls the pods.")

@@ -1,0 +1,162 @@
+"""The resource itself, and the way in: `parse` takes what the API server holds and gives a typed
+LlamaServer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from llamaserver.api.base import Group
+from llamaserver.api.engine import AcceleratorSpec, EngineSpec
+from llamaserver.api.errors import InvalidSpec, Problem
+from llamaserver.api.model import ModelSpec
+from llamaserver.api.names import API_VERSION, KIND
+from llamaserver.api.placement import SchedulingSpec, ShutdownSpec, StartupSpec
+from llamaserver.api.rules import SPEC_RULES, problems
+from llamaserver.api.scaling import MAX_REPLICAS, ScalingSpec, TuningSpec
+from llamaserver.api.slo import SLOSpec
+from llamaserver.api.status import Status
+from llamaserver.api.wording import alias_of, problem_of
+
+
+class LlamaServerSpec(Group):
+    """What is wanted: a model, the engine that serves it, the objective it is held to, and what may be
+    moved.
+    """
+
+    model_config = ConfigDict(json_schema_extra=SPEC_RULES)
+
+    replicas: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_REPLICAS,
+        description="Number of replicas in the scaling modes Fixed and External: what `kubectl scale` and "
+        "autoscalers write. Refused in the modes Auto and Recommend, where "
+        "spec.scaling.minReplicas and maxReplicas bound what the operator chooses. Default: 1 "
+        "in mode Fixed; in mode External the number is left to whoever owns it.",
+    )
+    suspend: bool | None = Field(
+        default=None,
+        description="true: serve on and decide nothing: no cap, no budget, no number of replicas is moved; "
+        "the spec is still applied. Running caps return to their start values when their lease "
+        "ends. Default: false.",
+    )
+    model: ModelSpec = Field(description="The model that is served.")
+    engine: EngineSpec = Field(
+        description="vLLM's container: image, what the engine is started with, and what is passed on to it."
+    )
+    accelerator: AcceleratorSpec | None = Field(
+        default=None, description="The accelerators of one pod. Default: none, the engine runs on the CPU."
+    )
+    slo: SLOSpec | None = Field(
+        default=None,
+        description="The objectives that the operator holds. Default: the batch objective, throughput as "
+        "memory and the plateau allow. Changes take effect at the next tick, without a restart.",
+    )
+    tuning: TuningSpec | None = Field(
+        default=None, description="What the operator may move in running engines. Default: mode Auto."
+    )
+    scaling: ScalingSpec | None = Field(
+        default=None,
+        description="How the number of replicas is found. Default: mode Auto with exactly one replica.",
+    )
+    scheduling: SchedulingSpec | None = Field(
+        default=None, description="Where the pods may run. Default: anywhere their resources are."
+    )
+    startup: StartupSpec | None = Field(
+        default=None, description="How long an engine may take to come. Default: 30m."
+    )
+    shutdown: ShutdownSpec | None = Field(
+        default=None, description="How long an engine may take to go. Default: 2m for its streams."
+    )
+
+
+class Metadata(BaseModel):
+    """The part of an object's metadata that the operator reads. Unknown fields are Kubernetes' business."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+
+
+class LlamaServer(BaseModel):
+    """A LlamaServer that can be acted upon: parsed, and consistent in itself."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    metadata: Metadata
+    spec: LlamaServerSpec
+    status: Status = Status()
+
+
+MAX_NAME_LENGTH: Final = 63
+NAME: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_CURE: Final = (
+    "must have at most 63 characters, all a-z, 0-9 or '-', start with a letter and not end with '-': "
+    "the Service has the same name"
+)
+
+
+def parse(obj: Mapping[str, Any]) -> LlamaServer:
+    """The typed resource in `obj`, a plain object as the API server gives it.
+
+    Raises InvalidSpec with every problem found, each with its field in the user's terms and the cure. The
+    status is read kindly: parts that another version wrote differently are left out, they never make a
+    resource invalid.
+    """
+    found = list(_identity(obj))
+    metadata, spec = obj.get("metadata"), obj.get("spec")
+    if not isinstance(spec, Mapping):
+        found.append(Problem("spec", "is missing: give at least spec.model.uri and spec.engine.image"))
+    if found or not isinstance(spec, Mapping):
+        raise _invalid(found)
+    try:
+        parsed = LlamaServerSpec.model_validate_json(json.dumps(spec), strict=True)
+    except ValidationError as error:
+        raise _invalid([problem_of(detail, LlamaServerSpec) for detail in error.errors()]) from None
+    if broken := list(problems(parsed)):
+        raise _invalid(broken)
+    return LlamaServer(
+        metadata=Metadata.model_validate(metadata), spec=parsed, status=read_status(obj.get("status"))
+    )
+
+
+def read_status(status: object) -> Status:
+    """The status in a resource; parts that do not fit this version's form are left out."""
+    if not isinstance(status, Mapping):
+        return Status()
+    known = {alias_of(field, name): name for name, field in Status.model_fields.items()}
+    kept = {key: value for key, value in status.items() if key in known}
+    for _ in range(len(kept) + 1):
+        try:
+            return Status.model_validate(kept)
+        except ValidationError as error:
+            for detail in error.errors():
+                kept.pop(str(detail["loc"][0]), None)
+    return Status()
+
+
+def _identity(obj: Mapping[str, Any]) -> Iterator[Problem]:
+    if obj.get("apiVersion") != API_VERSION:
+        yield Problem("apiVersion", f"must be {API_VERSION} (got {obj.get('apiVersion')!r})")
+    if obj.get("kind") != KIND:
+        yield Problem("kind", f"must be {KIND} (got {obj.get('kind')!r})")
+    metadata = obj.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str) or not name:
+        yield Problem("metadata.name", "is missing: name the LlamaServer")
+    elif len(name) > MAX_NAME_LENGTH or not re.fullmatch(NAME, name):
+        yield Problem("metadata.name", NAME_CURE)
+
+
+def _invalid(found: list[Problem]) -> InvalidSpec:
+    first, *more = found
+    return InvalidSpec(first.field, first.message, *more)

@@ -1,0 +1,242 @@
+"""status: what the operator saw, concluded and did. Written by the operator alone, by server-side apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from llamaserver.api.base import Group
+from llamaserver.api.conditions import Condition
+
+MAX_DECISIONS = 5
+MAX_PODS = 1000
+
+
+def _cut(limit: int) -> Callable[[object], object]:
+    """Cut a text that is too long: a status that says a little less is better than a status that is
+    refused.
+    """
+
+    def cut(value: object) -> object:
+        return value[: limit - 1] + "…" if isinstance(value, str) and len(value) > limit else value
+
+    return cut
+
+
+Short = Annotated[str, BeforeValidator(_cut(128)), Field(max_length=128)]
+Evidence = Annotated[str, BeforeValidator(_cut(256)), Field(max_length=256)]
+Text = Annotated[str, BeforeValidator(_cut(1024)), Field(max_length=1024)]
+Figure = Annotated[str, Field(max_length=32)]
+"""A decimal number as text: Kubernetes APIs keep no floating-point numbers in status."""
+
+
+class Actuator(StrEnum):
+    """Whether the running engines can be moved."""
+
+    LIVE = "Live"
+    UNAVAILABLE = "Unavailable"
+
+
+class ObservedStatus(Group):
+    """The fleet's figures over the last usable windows. What is absent is not known now; it is never zero
+    for that.
+    """
+
+    inter_token_latency: Figure | None = Field(
+        default=None,
+        description="The declared statistic of the inter-token latency (p95 where none is), e.g. 41ms; with "
+        "<= or >= in front where the engine's own histogram tells no more.",
+    )
+    inter_token_latency_mean: Figure | None = Field(
+        default=None, description="Mean inter-token latency, exact from sums and counts, e.g. 32ms."
+    )
+    queue_time: Figure | None = Field(
+        default=None,
+        description="The declared statistic of the time that requests waited before their first step.",
+    )
+    running: int | None = Field(default=None, ge=0, description="Sequences running, over all ready pods.")
+    waiting: int | None = Field(default=None, ge=0, description="Requests waiting, over all ready pods.")
+    kv_cache_usage: Figure | None = Field(
+        default=None, description="Share of the KV cache in use in the fullest engine, 0 to 1, e.g. 0.63."
+    )
+    preemptions_per_minute: Figure | None = Field(
+        default=None, description="Sequences put back for want of KV cache, per minute, over all ready pods."
+    )
+    tokens_per_second: Figure | None = Field(
+        default=None, description="Tokens generated per second, over all ready pods."
+    )
+
+
+class PodTuning(Group):
+    """One pod and the cap it runs with."""
+
+    name: Annotated[str, Field(max_length=253)] = Field(description="Name of the pod.")
+    num_seqs: int | None = Field(
+        default=None, ge=0, description="The cap in force in this pod, read back from its engine."
+    )
+    state: Short = Field(
+        description="InForce, or why the cap is not what was asked for, in one CamelCase word."
+    )
+
+
+class TuningStatus(Group):
+    """The running engines' knobs, as read back from them."""
+
+    num_seqs: int | None = Field(
+        default=None,
+        ge=0,
+        description="The cap in force in sequences per engine; the lowest where pods differ.",
+    )
+    ceiling: int | None = Field(
+        default=None,
+        ge=0,
+        description="The highest cap that is possible now: what the engines were started with.",
+    )
+    num_batched_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="The prefill budget in force in tokens per step; the lowest where pods differ.",
+    )
+    actuator: Actuator | None = Field(
+        default=None, description="Live when the running engines can be moved, else Unavailable."
+    )
+    pods: tuple[PodTuning, ...] | None = Field(
+        default=None,
+        max_length=MAX_PODS,
+        description="The pods one by one.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+
+
+class ScalingStatus(Group):
+    """The number of replicas that the operator holds to be right."""
+
+    desired_replicas: int | None = Field(
+        default=None, ge=0, description="Replicas wanted; in mode Recommend only a recommendation."
+    )
+    reason: Text | None = Field(default=None, description="Why this number.")
+
+
+class DiagnosisStatus(Group):
+    """The one illness named now, or Healthy."""
+
+    cause: Short = Field(
+        description="The cause in one CamelCase word; docs/status-reference.md lists them all."
+    )
+    message: Text = Field(default="", description="What was seen, in words.")
+    advice: Text | None = Field(
+        default=None, description="What to change by hand. Absent when nothing needs doing."
+    )
+    since: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None,
+        description="Since when this cause holds, in UTC.",
+        json_schema_extra={"format": "date-time"},
+    )
+    evidence: dict[str, Evidence] | None = Field(
+        default=None, max_length=32, description="The figures it was concluded from, by name."
+    )
+
+
+class DecisionStatus(Group):
+    """One thing that the operator did, or in mode Recommend would have done."""
+
+    time: Annotated[str, Field(max_length=64)] = Field(
+        description="When, in UTC.", json_schema_extra={"format": "date-time"}
+    )
+    pod: Annotated[str, Field(max_length=253)] | None = Field(
+        default=None, description="The pod concerned. Absent for the number of replicas."
+    )
+    action: Short = Field(description="What was moved: NumSeqs, NumBatchedTokens or Replicas.")
+    from_: Short | None = Field(default=None, alias="from", description="The value before.")
+    to: Short | None = Field(default=None, description="The value after.")
+    reason: Text = Field(description="The rule that fired, and the figures it fired on.")
+
+
+class EffectiveStatus(Group):
+    """What is really in force where the spec says nothing: every default resolved."""
+
+    served_names: tuple[Annotated[str, Field(max_length=256)], ...] | None = Field(
+        default=None,
+        max_length=16,
+        description="Names under which clients may ask for the model.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    max_num_seqs: int | None = Field(default=None, ge=0, description="Ceiling of the live cap.")
+    max_num_batched_tokens: int | None = Field(
+        default=None, ge=0, description="Ceiling of the live prefill budget."
+    )
+    tensor_parallel_size: int | None = Field(
+        default=None, ge=0, description="Accelerators that share one model."
+    )
+    inter_token_latency: Short | None = Field(
+        default=None,
+        description="The objective in one phrase, such as `p95 <= 50ms`; absent for the batch objective.",
+    )
+    queue_time: Short | None = Field(
+        default=None, description="The queue objective in one phrase; absent when none is declared."
+    )
+    precedence: Short | None = Field(default=None, description="Which objective is kept when both cannot be.")
+    tuning_mode: Short | None = Field(default=None, description="Mode of the fast loop.")
+    min_num_seqs: int | None = Field(default=None, ge=0, description="Lower bound of the live cap.")
+    start_num_seqs: int | None = Field(
+        default=None, ge=0, description="Upper bound of the live cap, and its value at start."
+    )
+    scaling_mode: Short | None = Field(default=None, description="Who owns the number of replicas.")
+    min_replicas: int | None = Field(default=None, ge=0, description="Fewest replicas.")
+    max_replicas: int | None = Field(default=None, ge=0, description="Most replicas.")
+    startup_timeout: Figure | None = Field(default=None, description="Time that an engine may take to start.")
+    drain_timeout: Figure | None = Field(default=None, description="Time that streams may take to end.")
+    termination_grace_period: Figure | None = Field(
+        default=None, description="Time that a pod may take to end, in all."
+    )
+
+
+class Status(Group):
+    """Everything the operator says of a LlamaServer."""
+
+    observed_generation: int | None = Field(
+        default=None, ge=0, description="The metadata.generation that this status is about."
+    )
+    conditions: tuple[Condition, ...] | None = Field(
+        default=None,
+        max_length=16,
+        description="Accepted, Ready, Progressing, Stalled, SLOMet, Tuned and MetricsAvailable. Ready means "
+        "that the present spec is being served; it never depends on the objective.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    replicas: int | None = Field(default=None, ge=0, description="Pods that exist and are not ending.")
+    ready_replicas: int | None = Field(default=None, ge=0, description="Pods that serve.")
+    selector: Annotated[str, Field(max_length=1024)] | None = Field(
+        default=None, description="Label selector of the pods, for the scale subresource."
+    )
+    observed: ObservedStatus | None = Field(
+        default=None,
+        description="The fleet's figures over the last usable windows; what is absent is not known.",
+    )
+    tuning: TuningStatus | None = Field(
+        default=None, description="The running engines' knobs, as read back from them."
+    )
+    scaling: ScalingStatus | None = Field(
+        default=None, description="The number of replicas held to be right, and why."
+    )
+    diagnosis: DiagnosisStatus | None = Field(
+        default=None, description="The one illness named now, or Healthy."
+    )
+    decisions: tuple[DecisionStatus, ...] | None = Field(
+        default=None,
+        max_length=MAX_DECISIONS,
+        description="The last decisions, newest first.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    effective: EffectiveStatus | None = Field(
+        default=None, description="What is really in force: every default resolved."
+    )
+    model: dict[str, Annotated[str, Field(max_length=64)]] | None = Field(
+        default=None,
+        max_length=64,
+        description="What was learned of this model on this hardware, so that a new leader goes on from "
+        "here. Figures in base units, as text.",
+    )
