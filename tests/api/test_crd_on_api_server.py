@@ -89,7 +89,7 @@ def full_status() -> Status:
             precedence="InterTokenLatency",
             tuning_mode="Auto",
             min_num_seqs=1,
-            start_num_seqs=256,
+            max_num_active_seqs=256,
             scaling_mode="Auto",
             min_replicas=1,
             max_replicas=4,

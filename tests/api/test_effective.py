@@ -16,7 +16,7 @@ def test_the_smallest_resource(minimal: Object) -> None:
     resolved = effective(parse(minimal).spec)
     assert resolved.served_names == ("meta-llama/Llama-3.1-8B-Instruct",)
     assert (resolved.max_num_seqs, resolved.max_num_batched_tokens) == (256, 2048)
-    assert (resolved.min_num_seqs, resolved.start_num_seqs) == (1, 256)
+    assert (resolved.min_num_seqs, resolved.max_num_active_seqs) == (1, 256)
     assert resolved.inter_token_latency is None
     assert (resolved.tuning_mode, resolved.scaling_mode) == (TuningMode.AUTO, ScalingMode.AUTO)
     assert (resolved.min_replicas, resolved.max_replicas, resolved.replicas) == (1, 1, None)

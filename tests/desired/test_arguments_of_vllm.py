@@ -62,7 +62,7 @@ def test_vllm_understands_what_is_rendered_and_knows_what_is_managed(engine: Mak
         "served_model_name": ["a", "b"],
         "port": 8000,
         "max_num_seqs": 64,
-        "max_num_active_seqs": 32,
+        "max_num_active_seqs": None,
         "max_num_batched_tokens": 1024,
         "max_model_len": 4096,
         "tensor_parallel_size": 1,

@@ -44,15 +44,10 @@ class TestArguments:
             ({"spec.model.revision": "0e9e39f"}, "--revision=0e9e39f"),
             ({"spec.shutdown.drainTimeout": "90s"}, "--shutdown-timeout=90"),
             ({"spec.shutdown.drainTimeout": "1500ms"}, "--shutdown-timeout=2"),
-            ({"spec.tuning.numSeqs.max": 32}, "--max-num-active-seqs=32"),
         ],
     )
     def test_a_field_becomes_its_flag(self, changes: Object, argument: str, engine: Make) -> None:
         assert argument in engine(changes)["args"]
-
-    def test_a_cap_that_is_the_ceiling_needs_no_flag(self, engine: Make) -> None:
-        args = engine({"spec.tuning.numSeqs.max": 256})["args"]
-        assert not any(argument.startswith("--max-num-active-seqs") for argument in args)
 
     def test_all_served_names_are_given_the_first_first(self, engine: Make) -> None:
         args = engine({"spec.model.servedNames": ["llama", "default"]})["args"]
@@ -81,10 +76,6 @@ class TestArguments:
         args = " ".join(engine({"spec.engine.image": f"registry:5000/vllm/vllm-openai:{tag}"})["args"])
         assert ("--shutdown-timeout" in args) is drains
         assert ("--disable-access-log-for-endpoints" in args) is quiet
-
-    def test_an_engine_that_knows_no_live_cap_is_not_given_one(self, engine: Make) -> None:
-        changes = {"spec.engine.image": "vllm/vllm-openai:v0.31.0", "spec.tuning.numSeqs.max": 32}
-        assert "--max-num-active-seqs=32" not in engine(changes)["args"]
 
     @pytest.mark.parametrize(
         ("image", "version"),

@@ -68,7 +68,7 @@ FIELDS = {
     ),
     "spec.tuning.mode": Move(False, {"spec.tuning.mode": "Off"}, {"spec.tuning.mode": "Recommend"}),
     "spec.tuning.numSeqs.min": Move(False, {"spec.tuning.numSeqs.min": 8}),
-    "spec.tuning.numSeqs.max": Move(True, {"spec.tuning.numSeqs.max": 64}),
+    "spec.tuning.numSeqs.max": Move(False, {"spec.tuning.numSeqs.max": 64}),
     "spec.scaling": Move(
         False,
         {"spec.scaling": {"mode": "Auto", "minReplicas": 2, "maxReplicas": 9}},
@@ -105,11 +105,6 @@ def test_only_settings_that_must_roll_roll(name: str, built: Make) -> None:
 
 def test_the_number_of_replicas_never_rolls(built: Make) -> None:
     assert template(built, {}, fleet=DesiredFleet(1)) == template(built, {}, fleet=DesiredFleet(9))
-
-
-def test_an_engine_without_the_flag_does_not_roll_for_the_highest_cap(built: Make) -> None:
-    image = {"spec.engine.image": "vllm/vllm-openai:v0.31.0"}
-    assert template(built, image) == template(built, {**image, "spec.tuning.numSeqs.max": 64})
 
 
 def documented() -> dict[str, bool]:

@@ -43,8 +43,8 @@ class EffectiveSpec:
     suspended: bool
     tuning_mode: TuningMode
     min_num_seqs: int
-    start_num_seqs: int
-    """Upper bound of the live cap: what an engine starts with and returns to when its lease ends."""
+    max_num_active_seqs: int
+    """Upper bound of the live cap. The engine itself starts with `max_num_seqs`."""
     scaling_mode: ScalingMode
     replicas: int | None
     """The number the user or an autoscaler set, in the modes Fixed and External; else None."""
@@ -66,7 +66,7 @@ class EffectiveSpec:
             precedence=self.precedence if self.inter_token_latency and self.queue_time else None,
             tuning_mode=self.tuning_mode,
             min_num_seqs=self.min_num_seqs,
-            start_num_seqs=self.start_num_seqs,
+            max_num_active_seqs=self.max_num_active_seqs,
             scaling_mode=self.scaling_mode,
             min_replicas=self.min_replicas,
             max_replicas=self.max_replicas,
@@ -99,7 +99,7 @@ def effective(spec: LlamaServerSpec) -> EffectiveSpec:
         suspended=bool(spec.suspend),
         tuning_mode=(tuning.mode if tuning else None) or defaults.TUNING_MODE,
         min_num_seqs=(bounds.min if bounds else None) or defaults.MIN_NUM_SEQS,
-        start_num_seqs=(bounds.max if bounds else None) or max_num_seqs,
+        max_num_active_seqs=(bounds.max if bounds else None) or max_num_seqs,
         scaling_mode=mode,
         replicas=replicas,
         min_replicas=least,

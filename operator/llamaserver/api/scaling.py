@@ -35,10 +35,9 @@ class NumSeqsBounds(Group):
         default=None,
         ge=1,
         le=16384,
-        description="Highest cap, in sequences per engine: the value the engine starts with and returns to "
-        "when the operator is gone. At most spec.engine.maxNumSeqs. Default: "
-        "spec.engine.maxNumSeqs. Where the engine knows --max-num-active-seqs a change rolls "
-        "the pods.",
+        description="Highest cap that the operator may set, in sequences per engine. At most "
+        "spec.engine.maxNumSeqs, which an engine starts with and returns to when the operator is gone. "
+        "Default: spec.engine.maxNumSeqs. A change takes effect at the next tick.",
     )
 
 

@@ -181,9 +181,7 @@ class EffectiveStatus(Group):
     precedence: Short | None = Field(default=None, description="Which objective is kept when both cannot be.")
     tuning_mode: Short | None = Field(default=None, description="Mode of the fast loop.")
     min_num_seqs: int | None = Field(default=None, ge=0, description="Lower bound of the live cap.")
-    start_num_seqs: int | None = Field(
-        default=None, ge=0, description="Upper bound of the live cap, and its value at start."
-    )
+    max_num_active_seqs: int | None = Field(default=None, ge=0, description="Upper bound of the live cap.")
     scaling_mode: Short | None = Field(default=None, description="Who owns the number of replicas.")
     min_replicas: int | None = Field(default=None, ge=0, description="Fewest replicas.")
     max_replicas: int | None = Field(default=None, ge=0, description="Most replicas.")

@@ -12,11 +12,7 @@ from llamaserver.api.managed import flag_name
 from llamaserver.api.model import Scheme, Source
 from llamaserver.api.names import ENGINE_PORT
 from llamaserver.api.server import LlamaServerSpec
-from llamaserver.desired.release import (
-    ACCESS_LOG_FILTER_SINCE,
-    ACTIVE_SEQS_SINCE,
-    Release,
-)
+from llamaserver.desired.release import ACCESS_LOG_FILTER_SINCE, Release
 from llamaserver.desired.shutdown import Shutdown
 
 MODEL_MOUNT: Final = "/mnt/model"
@@ -49,8 +45,6 @@ def _ours(
     yield from ("--served-model-name", *effective.served_names)
     yield f"--port={ENGINE_PORT}"
     yield f"--max-num-seqs={effective.max_num_seqs}"
-    if effective.start_num_seqs < effective.max_num_seqs and release.has(ACTIVE_SEQS_SINCE):
-        yield f"--max-num-active-seqs={effective.start_num_seqs}"
     yield f"--max-num-batched-tokens={effective.max_num_batched_tokens}"
     if engine.max_model_len is not None:
         yield f"--max-model-len={engine.max_model_len}"

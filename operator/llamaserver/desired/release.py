@@ -9,8 +9,6 @@ ACCESS_LOG_FILTER_SINCE: Final = (0, 16)
 """--disable-access-log-for-endpoints."""
 SHUTDOWN_TIMEOUT_SINCE: Final = (0, 18)
 """--shutdown-timeout; older engines cut streams at SIGTERM."""
-ACTIVE_SEQS_SINCE: Final = (0, 32)
-"""--max-num-active-seqs, as read in 0.32 (vllm/config/scheduler.py); not looked for in the release before."""
 
 _TAG: Final = re.compile(r"v?(\d+)\.(\d+)(?![0-9])")
 
