@@ -1,0 +1,3 @@
+module llamaserver.dev/e2e/cluster/pause
+
+go 1.24.0
