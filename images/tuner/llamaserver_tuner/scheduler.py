@@ -1,0 +1,219 @@
+"""All that is known of vLLM's scheduler: which attributes exist, what they mean, and when they may be
+written.
+
+Written against vLLM 0.32 (`vllm/v1/core/sched/scheduler.py`, `output.py`). Everything is found by looking at
+the object, never by a version number, and what is not found is a reason, not an error.
+
+Two attributes are written, both plain integers that `Scheduler.schedule` reads afresh in every step:
+
+- `max_num_active_reqs`, the admission cap. Lowered below the number of running sequences it just stops
+  admission; they drain. Above `max_num_running_reqs` the scheduler's own assertion would end the engine, at 0
+  it would spin.
+- `max_num_scheduled_tokens`, the token budget of a step. It is safe where prefill is chunked at will; see
+  `_budget_obstacle` and `_chunk_reserve` for where it is not.
+
+`max_num_running_reqs` is never written: it sizes buffers and graphs, and an assertion compares it with what
+runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from llamaserver_tuner.meter import StepShape
+from llamaserver_tuner.setpoints import BUDGET, CAP, Limits
+
+_KNOWN_CLASSES = {
+    "vllm.v1.core.sched.scheduler.Scheduler",
+    "vllm.v1.core.sched.async_scheduler.AsyncScheduler",
+}
+_QUEUED = 1
+"""`EngineCoreEventType.QUEUED`: the event a request gets when it enters the scheduler."""
+
+
+def shape_of(output: Any) -> StepShape | None:
+    """Describe a step from its `SchedulerOutput`; None when it holds no tokens.
+
+    A request prefills when it is new to the step or gets more than one token plus its speculative ones; all
+    others decode. (The last chunk of a prompt may have one token: it costs what a decode costs, and counts as
+    one.) KV tokens are the contexts of the scheduled sequences at the end of the step, which is what
+    attention reads; a prefix that two sequences share is read twice and counts twice. All of it is C-speed
+    work on the lists that vLLM made anyway.
+    """
+    total: int = output.total_num_scheduled_tokens
+    if not total:
+        return None
+    scheduled, cached, new = (
+        output.num_scheduled_tokens,
+        output.scheduled_cached_reqs,
+        output.scheduled_new_reqs,
+    )
+    kv_tokens = total + sum(cached.num_computed_tokens)
+    speculative = output.scheduled_spec_decode_tokens
+    decoding, prefill_tokens = len(scheduled), 0
+    if new or total != decoding + sum(map(len, speculative.values())):
+        kv_tokens += sum([request.num_computed_tokens for request in new])
+        new_tokens = [scheduled[request.req_id] for request in new]
+        if speculative:
+            old = [(scheduled[r], 1 + len(speculative.get(r, ()))) for r in cached.req_ids]
+            chunks = [tokens for tokens, decode_tokens in old if tokens > decode_tokens]
+            decoding = len(old) - len(chunks)
+            prefill_tokens = sum(new_tokens) + sum(chunks)
+        else:
+            decoding = list(scheduled.values()).count(1) - new_tokens.count(1)
+            prefill_tokens = total - decoding
+    clean = not (
+        output.preempted_req_ids
+        or output.scheduled_encoder_inputs
+        or getattr(output, "has_sync_kv_loads", False)
+    )
+    return StepShape(decoding, kv_tokens, prefill_tokens, clean)
+
+
+class SchedulerPort:
+    """One scheduler, seen through the few attributes the tuner needs."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.limits = _limits(scheduler)
+
+    @property
+    def cap(self) -> int:
+        """The admission cap in force, read from the scheduler."""
+        return _cap(self._scheduler)
+
+    @cap.setter
+    def cap(self, value: int) -> None:
+        if not 1 <= value <= self.limits.max_num_seqs or self.limits.live[CAP]:
+            raise ValueError(f"{CAP}={value} would break the engine")
+        self._scheduler.max_num_active_reqs = value
+
+    @property
+    def budget(self) -> int:
+        """The token budget in force, read from the scheduler."""
+        return _budget(self._scheduler)
+
+    @budget.setter
+    def budget(self, value: int) -> None:
+        if not 1 <= value <= self.limits.start_budget or self.limits.live[BUDGET]:
+            raise ValueError(f"{BUDGET}={value} would break the engine")
+        self._scheduler.max_num_scheduled_tokens = value
+
+    @property
+    def running(self) -> int:
+        """How many sequences run. Under asynchronous scheduling this includes some that are about to end."""
+        return len(self._scheduler.running)
+
+    def has(self, request_id: str) -> bool:
+        """Whether the request is known: a second call of add_request for it is a further turn, not an
+        arrival."""
+        return request_id in self._scheduler.requests
+
+    def gauges(self) -> dict[str, Any]:
+        """Return what the scheduler holds now.
+
+        `waiting` is every request that waits, like vLLM's `num_requests_waiting`; `waiting_deferred` is the
+        part of it that waits for something else than room: an adapter slot, a KV transfer, a grammar.
+        """
+        scheduler = self._scheduler
+        running, waiting = scheduler.get_request_counts()
+        deferred = getattr(scheduler, "deferred_waiting", ())
+        return {
+            "running": running,
+            "waiting": waiting,
+            "waiting_deferred": len(deferred),
+            "kv": self._kv(),
+        }
+
+    def queue_times(self, output: Any) -> Iterator[float]:
+        """Yield how long (seconds) each request waited that this step admitted for the first time."""
+        for new in output.scheduled_new_reqs:
+            request = self._scheduler.requests.get(new.req_id)
+            # A preempted request comes back as a new one; its wait was counted when it was first admitted.
+            if request is None or request.num_preemptions:
+                continue
+            events = request.events
+            if events and events[0].type == _QUEUED:
+                yield events[-1].timestamp - events[0].timestamp
+
+    def _kv(self) -> dict[str, int | None] | None:
+        pool = getattr(getattr(self._scheduler, "kv_cache_manager", None), "block_pool", None)
+        if pool is None:
+            return None
+        # One block is vLLM's null block: it is never given to a sequence.
+        blocks = pool.num_gpu_blocks - 1
+        return {
+            "block_size": self._scheduler.block_size,
+            "num_blocks": blocks,
+            "used_blocks": blocks - pool.get_num_free_blocks(),
+            # Blocks times block size is not it where layers of several kinds share the pool.
+            "capacity_tokens": getattr(self._scheduler.cache_config, "kv_cache_size_tokens", None),
+        }
+
+
+def _cap(scheduler: Any) -> int:
+    return int(getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs))
+
+
+def _budget(scheduler: Any) -> int:
+    fallback = scheduler.scheduler_config.max_num_batched_tokens
+    return int(getattr(scheduler, "max_num_scheduled_tokens", fallback))
+
+
+def _limits(scheduler: Any) -> Limits:
+    return Limits(
+        max_num_seqs=scheduler.max_num_running_reqs,
+        max_num_batched_tokens=scheduler.scheduler_config.max_num_batched_tokens,
+        start_cap=_cap(scheduler),
+        start_budget=_budget(scheduler),
+        tokens_per_seq=1 + _speculative_tokens(scheduler),
+        chunk_reserve=_chunk_reserve(scheduler),
+        live={
+            CAP: _class_obstacle(scheduler) or _attribute_obstacle(scheduler, "max_num_active_reqs"),
+            BUDGET: _class_obstacle(scheduler) or _budget_obstacle(scheduler),
+        },
+    )
+
+
+def _class_obstacle(scheduler: Any) -> str:
+    cls = type(scheduler)
+    # Another class may ignore the attribute or hold other things true of it.
+    return "" if f"{cls.__module__}.{cls.__qualname__}" in _KNOWN_CLASSES else "CustomScheduler"
+
+
+def _attribute_obstacle(scheduler: Any, name: str) -> str:
+    return "" if type(getattr(scheduler, name, None)) is int else "NoAttribute"
+
+
+def _budget_obstacle(scheduler: Any) -> str:
+    """Say why a smaller budget could block the queue for good, or "" if it cannot."""
+    config = scheduler.scheduler_config
+    if getattr(scheduler, "is_encoder_decoder", False):
+        return "EncoderDecoder"
+    if not getattr(config, "enable_chunked_prefill", False):
+        # A prompt longer than the budget would never be admitted, and it holds up all behind it.
+        return "ChunkedPrefillOff"
+    if getattr(config, "is_multimodal_model", False) and getattr(config, "disable_chunked_mm_input", False):
+        # As above, for an image or a sound that may not be split.
+        return "MultimodalItemsNotChunked"
+    return _attribute_obstacle(scheduler, "max_num_scheduled_tokens")
+
+
+def _speculative_tokens(scheduler: Any) -> int:
+    return int(getattr(scheduler, "num_spec_tokens", 0) or 0)
+
+
+def _chunk_reserve(scheduler: Any) -> int:
+    """Return the tokens that prefill needs beyond the decodes of a step to get on at all."""
+    reserve = 0
+    if getattr(scheduler, "need_mamba_block_aligned_split", False):
+        # A chunk must end on a block's edge, or it is not scheduled.
+        reserve += int(scheduler.cache_config.block_size)
+    threshold = int(getattr(scheduler.scheduler_config, "long_prefill_token_threshold", 0) or 0)
+    if threshold:
+        # A long prompt may stand before decodes in the running list; it takes this much before they get
+        # theirs.
+        reserve += threshold
+    # A chunk may not end closer than this to the prompt's end (multi-module MTP drafts).
+    return reserve + int(getattr(scheduler, "num_prefill_lookahead", 0) or 0)
