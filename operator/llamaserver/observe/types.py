@@ -1,13 +1,14 @@
 """What an engine said, and what can be concluded from two of its statements.
 
-A `Sample` holds cumulative figures and gauges at one moment. A `Window` is the exact difference of two samples of
-the same incarnation. Neither knows anything of Kubernetes. Times are seconds of the operator's monotonic clock.
+A `Sample` holds cumulative figures and gauges at one moment. A `Window` is the exact difference of two
+samples of the same incarnation. Neither knows anything of Kubernetes. Times are seconds of the operator's
+monotonic clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -22,19 +23,25 @@ class Unusable(StrEnum):
     """Why a pod gave no window this time. Never to be read as zero load."""
 
     FIRST = "First"
+    """Nothing recent enough to compare this sample with."""
     STALE = "Stale"
+    """It answers, has work, and none of its counters moved."""
     UNREACHABLE = "Unreachable"
+    ENGINE_SILENT = "EngineSilent"
+    """The front end answers and its engine core does not."""
     RESTARTED = "Restarted"
     LYING = "Lying"
+    """Figures that cannot be: NaN, negative, or at odds with each other."""
     MISSING = "MissingFamily"
+    UNKNOWN_SCHEMA = "UnknownSchema"
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A cumulative distribution of durations in seconds.
 
-    `edges[i]` is the upper edge of `counts[i]` (not cumulative over buckets); the last edge is +inf. Exact digests
-    and Prometheus histograms both take this form, so they subtract, add and answer quantiles alike.
+    `edges[i]` is the upper edge of `counts[i]` (not cumulative over buckets); the last edge is +inf. Exact
+    digests and Prometheus histograms both take this form, so they subtract, add and answer quantiles alike.
     """
 
     count: int
@@ -71,7 +78,7 @@ class StepMoments:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """One engine core (data-parallel rank) of a pod: gauges, what is in force, and its cumulative step sums."""
+    """One engine core (data-parallel rank) of a pod: gauges, what is in force, its step sums."""
 
     engine: int
     running: int
@@ -111,17 +118,25 @@ class Sample:
     tpot: Distribution | None
     ttft: Distribution | None
     queue: Distribution | None
-    prompt_tokens: int
-    cached_prompt_tokens: int
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
     generation_tokens: int
-    finished: int
+    finished: int | None
     engine_steps: int | None
     """Cumulative count of steps that produced output, or None when unknown."""
+    arrived: int | None = None
+    finished_prompt_tokens: int | None = None
+    finished_generation_tokens: int | None = None
+    """Tokens of finished requests alone: divided by `finished`, their mean lengths."""
+    clock_s: float | None = None
+    """The engine's own monotonic clock, which times a window better than when the answer arrived."""
     writable: bool = False
     """True when the pod's tuner takes signed changes now."""
     reason: str = "NoTuner"
     message: str = ""
-    notes: tuple[str, ...] = field(default=())
+    version: str = ""
+    """vLLM's version, where the pod says it."""
+    notes: tuple[str, ...] = ()
     """What was odd but harmless, for status and logs."""
 
 
@@ -152,10 +167,13 @@ class Window:
     steps: int | None
     decode_steps: StepMoments | None
     mixed_steps: StepMoments | None
-    prompt_tokens: int
-    cached_prompt_tokens: int
+    prompt_tokens: int | None
+    cached_prompt_tokens: int | None
     generation_tokens: int
-    finished: int
+    finished: int | None
+    arrived: int | None
+    finished_prompt_tokens: int | None
+    finished_generation_tokens: int | None
     preemptions: int
     running: int
     waiting: int
@@ -165,13 +183,15 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class NoWindow:
-    """A pod that gave no usable window, and why. `last` is its newest usable sample, if there ever was one."""
+    """A pod that gave no usable window, and why. `last` is its newest usable sample, if any."""
 
     pod: str
     at: float
     why: Unusable
     message: str
     last: Sample | None
+    since: float
+    """When this pod last gave something usable, or was first asked: how long nothing has been known."""
 
 
 Windows = Mapping[str, Window | NoWindow]

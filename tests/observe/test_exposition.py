@@ -1,0 +1,157 @@
+"""Exposition text of many vLLM releases: what is read, and what is refused with which reason."""
+
+from __future__ import annotations
+
+import pytest
+from control.plant import CPU_24M, Engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition, quantile
+
+from observe.samples import read
+
+
+def parsed(text: str) -> Sample:
+    result = parse_exposition(text, 5.0, "uid/0")
+    assert isinstance(result, Sample), result
+    return result
+
+
+def refused(text: str) -> Failure:
+    result = parse_exposition(text, 5.0, "uid/0")
+    assert isinstance(result, Failure), result
+    return result
+
+
+@pytest.fixture(scope="module")
+def live() -> str:
+    """A pod under load, as its /metrics shows it."""
+    made = Engine(CPU_24M)
+    made.load(streams=40)
+    made.run_until(20.0)
+    return made.metrics()
+
+
+def test_release_0_32_with_two_engines() -> None:
+    found = parsed(read("v0.32.0_generated_dp2_excerpt.prom"))
+    assert found.source is Source.METRICS
+    assert [e.running for e in found.engines] == [64, 60]
+    assert [e.waiting for e in found.engines] == [12, 5]  # not 12 + 12 and 5 + 5: by_reason is another family
+    assert [e.waiting_deferred for e in found.engines] == [0, 2]
+    assert [e.kv_usage for e in found.engines] == [0.81, 0.74]
+    assert [e.kv_capacity_tokens for e in found.engines] == [432_000, 432_000]
+    assert found.itl.count == 1280 + 1200
+    assert found.itl.sum_s == pytest.approx(68.17856874156968 + 56.3334131561819)
+    assert found.engine_steps == 40
+    assert not found.writable
+    assert found.prompt_tokens is None  # not exposed there: unknown, not zero
+
+
+def test_v0_multiprocess_with_the_old_latency_name() -> None:
+    found = parsed(read("v0.9_V0-multiproc_qwen3.prom"))
+    assert found.itl.count == 4805
+    assert found.engine_steps == 1325
+    assert [e.engine for e in found.engines] == [0]
+    assert found.engines[0].kv_capacity_tokens == 2340 * 16
+    assert 0.1 < (quantile(found.itl, 0.5) or 0.0) < 0.15
+
+
+def test_v0_with_few_observations() -> None:
+    found = parsed(read("v0.5.0_V0_datadog.prom"))
+    assert (found.itl.count, found.generation_tokens, found.finished) == (6, 7, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("v0.5.1_all-buckets-equal_partial.prom", Unusable.MISSING),
+        ("v0.5.4_multiproc_families-no-samples.prom", Unusable.MISSING),
+        ("v0.8_V1_no-engine-label_partial.prom", Unusable.MISSING),
+        ("v0.10.x-dev_DP2_api2_partial.prom", Unusable.MISSING),
+        ("v0.2x-0.3x_live_qwen3.8.prom", Unusable.MISSING),
+        ("ray-prefix_2024-12.prom", Unusable.MISSING),
+    ],
+)
+def test_partial_captures_are_refused_and_say_why(name: str, why: Unusable) -> None:
+    found = refused(read(name))
+    assert found.why is why
+    assert found.message
+
+
+@pytest.mark.parametrize("body", ["", "\n \n", "<html><body>404</body></html>", "# HELP nothing here\n"])
+def test_an_empty_or_foreign_body_is_missing_not_zero(body: str) -> None:
+    assert refused(body).why is Unusable.MISSING
+
+
+def test_families_without_samples_say_so() -> None:
+    assert "no samples" in refused(read("v0.5.4_multiproc_families-no-samples.prom")).message
+
+
+def test_the_new_latency_name_wins_and_both_are_never_added(live: str) -> None:
+    old = live.replace("inter_token_latency_seconds", "time_per_output_token_seconds")
+    assert parsed(old).itl == parsed(live).itl
+    both = [line for line in old.splitlines() if "time_per_output_token" in line]
+    assert parsed(live + "\n".join(both) + "\n").itl == parsed(live).itl
+
+
+def test_rays_prefix_is_read_like_vllms(live: str) -> None:
+    assert parsed(live.replace("vllm:", "ray_vllm:")).itl == parsed(live).itl
+
+
+def test_two_engines_add_up_and_keep_their_own_cache(live: str) -> None:
+    two = live + live.replace('engine="0"', 'engine="1"')
+    one, both = parsed(live), parsed(two)
+    assert both.itl.count == 2 * one.itl.count
+    assert sum(e.running for e in both.engines) == 2 * one.engines[0].running
+    assert [e.kv_usage for e in both.engines] == [one.engines[0].kv_usage] * 2
+
+
+@pytest.mark.parametrize(
+    ("find", "put", "why"),
+    [
+        ('num_requests_running{engine="0",model_name="m"} 32.0', 'num_requests_running{engine="0"} NaN', Unusable.LYING),
+        ('num_requests_running{engine="0",model_name="m"} 32.0', 'num_requests_running{engine="0"} -1', Unusable.LYING),
+        ('num_requests_running{engine="0",model_name="m"} 32.0', 'num_requests_running{engine="x"} 1', Unusable.LYING),
+        ('le="0.05",model_name="m"} ', 'le="0.05",model_name="m"} -', Unusable.LYING),
+        ('inter_token_latency_seconds_bucket{engine="0",le="+Inf"', 'x{engine="0",le="+Inf"', Unusable.MISSING),
+        ('inter_token_latency_seconds_count{', 'other_count{', Unusable.MISSING),
+        ("vllm:kv_cache_usage_perc", "vllm:other", Unusable.MISSING),
+        ("vllm:num_preemptions_total", "vllm:other", Unusable.MISSING),
+        ("vllm:generation_tokens_total", "vllm:other", Unusable.MISSING),
+        ("vllm:num_requests_waiting", "vllm:num_requests_waiting_by_reason", Unusable.MISSING),
+    ],
+)
+def test_figures_that_cannot_be_are_refused(live: str, find: str, put: str, why: Unusable) -> None:
+    assert find in live
+    assert refused(live.replace(find, put)).why is why
+
+
+def test_a_sum_of_nan_or_zero_is_refused(live: str) -> None:
+    line = next(part for part in live.splitlines() if part.startswith("vllm:inter_token_latency_seconds_sum"))
+    name = line.rsplit(" ", 1)[0]
+    for value in ("NaN", "0.0", "-3.0", "+Inf"):
+        assert refused(live.replace(line, f"{name} {value}")).why is Unusable.LYING
+
+
+def test_nan_in_a_family_that_is_not_read_is_harmless(live: str) -> None:
+    assert parsed(live + 'process_something{a="b"} NaN\n').itl.count > 0
+
+
+def test_a_count_that_contradicts_its_buckets_is_refused(live: str) -> None:
+    line = next(part for part in live.splitlines() if part.startswith("vllm:inter_token_latency_seconds_count"))
+    assert refused(live.replace(line, line.rsplit(" ", 1)[0] + " 3.0")).why is Unusable.LYING
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_no_damage_to_a_body_raises_or_yields_nonsense(live: str, data: st.DataObject) -> None:
+    """Cut, doubled or overwritten anywhere: a sample with sane figures, or a failure with a reason."""
+    start = data.draw(st.integers(0, len(live)))
+    end = data.draw(st.integers(start, min(len(live), start + 400)))
+    junk = data.draw(st.sampled_from(["", "NaN", "-1", "1e999", '{le="', "\x00", "\n", "} 5 5 5", "vllm:"]))
+    result = parse_exposition(live[:start] + junk + live[end:], 5.0, "uid/0")
+    if isinstance(result, Failure):
+        assert result.message
+    else:
+        assert result.itl.count == sum(result.itl.counts) >= 0
+        assert all(0 <= e.kv_usage <= 1 and e.running >= 0 for e in result.engines)
