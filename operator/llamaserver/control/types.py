@@ -10,7 +10,9 @@ from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
 
 
 class Cause(StrEnum):
-    """The one illness named for a LlamaServer at a time. CamelCase reasons are API: see docs/status-reference.md."""
+    """The one illness named for a LlamaServer at a time. CamelCase reasons are API: see
+    docs/status-reference.md.
+    """
 
     HEALTHY = "Healthy"
     STALE = "Stale"
@@ -28,7 +30,9 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Targets in seconds. None for `itl_s` is the batch objective: as much throughput as memory and the plateau allow."""
+    """Targets in seconds. None for `itl_s` is the batch objective: as much throughput as memory and the
+    plateau allow.
+    """
 
     itl_s: float | None = None
     itl_statistic: Statistic = Statistic.P95
@@ -48,6 +52,8 @@ class Limits:
     replicas_min: int = 1
     replicas_max: int = 1
     suspended: bool = False
+    ceiling: int | None = None
+    """What the spec starts engines with (maxNumSeqs): used where a pod does not tell it itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,8 @@ class Observed:
     tokens_per_s: float | None
     slo_met: bool | None
     """None when no objective is declared, or nothing is known now."""
+    itl_relation: str = "="
+    """How `itl_s` is to be read: "=", or "<=" and ">=" where coarse buckets only give a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +122,9 @@ class Decision:
     """All that one tick concluded. Applying it is somebody else's work."""
 
     setpoints: Mapping[str, Setpoint]
-    """By pod name; only pods whose tuner can be written and whose value is known. Complete: renew these leases."""
+    """By pod name; only pods whose tuner can be written and whose value is known. Complete: renew these
+    leases.
+    """
     replicas: int | None
     """Replicas wanted, or None for no opinion (hold)."""
     replicas_reason: str

@@ -1,0 +1,272 @@
+"""The fast loop: one engine pod, one tick, one cap.
+
+`setpoint` says where the cap should be at rest; it is the one place that a law choosing cap and prefill
+budget together would replace. `move` says how to get there: a breach is answered at once and in one step,
+then the drain is waited for; a raise needs evidence, a queue, and patience. There is no integrator, so
+nothing winds up: the only memory is the estimate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llamaserver.control.history import RECENT_S, History, changed_load
+from llamaserver.control.model import StepModel
+from llamaserver.control.objective import MARGIN, Predictor
+from llamaserver.control.types import Setpoint, Verdict
+
+SLOW_START_SEQS = 8
+FAST_S = 4.0
+"""Length of the newest evidence that may cut by itself."""
+CUT_SIGMAS = 2.0
+JUDGED_SIGMAS = 1.0
+"""Doubt granted over the length that an objective is judged by: there a miss is a miss."""
+RAISE_SIGMAS = 1.5
+DEADBAND = 0.04
+"""Relative change below which the cap stays: less than the noise of a good estimate."""
+RAISE_BAND = 0.05
+RAISE_FACTOR = 1.25
+FAR_FACTOR = 2.0
+"""Largest raise in one move: near the wanted cap, and while it is at least twice the cap away."""
+TRIM = 0.1
+"""Deepest cut in one move when only the long run says that the aim is missed, not yet the objective."""
+UNTRUSTED_CUT = 0.5
+"""Deepest cut in one move while the slope is not known well."""
+NO_RAISE_AFTER_PREEMPTION_S = 20.0
+PLATEAU = 0.99
+"""The batch objective takes the smallest cap with this share of the throughput that the largest would give.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the fast loop looks at: one pod, now. Sequences are per engine."""
+
+    itl_wanted: bool
+    """False for the batch objective."""
+    predictor: Predictor | None
+    """Over the whole history. None for the batch objective or while nothing is known."""
+    model: StepModel | None
+    history: History
+    context: float
+    prefill: float
+    mixed: float
+    kv: float | None
+    preempted: bool
+    """Preemptions were seen lately: never raise."""
+    low: int
+    high: int
+    cap: int
+    running: int
+    waiting: int
+    now: float
+    tick_s: float
+    changed_at: float
+    cut_at: float
+    patience_s: float
+    failed: int | None
+    """A cap that missed the objective not long ago, under this same load."""
+
+    @property
+    def draining(self) -> bool:
+        return self.running > self.cap + 1
+
+    @property
+    def limited(self) -> bool:
+        """Whether the cap is what holds requests back."""
+        return self.waiting > 0 and self.running >= 0.9 * self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The cap from now on, and the rules that were asked."""
+
+    cap: int
+    trail: tuple[Verdict, ...]
+    best: int
+    """Where the cap is heading: what the objective and memory allow as far as is known."""
+    shifted: bool = False
+    """The load changed its nature, so that old evidence should go."""
+
+
+def plateau(model: StepModel, context: float, prefill: float, mixed: float, most: int) -> int:
+    """The smallest batch whose throughput M/(a + s M) is PLATEAU of that at `most` sequences."""
+    a, s = model.a_s, model.mean_slope_s(context, prefill, mixed)
+    if a <= 0.0 or s <= 0.0:
+        return most
+    wanted = PLATEAU * most / (a + s * most)
+    return min(most, max(1, math.ceil(a * wanted / (1.0 - s * wanted))))
+
+
+def setpoint(
+    model: StepModel | None,
+    predictor: Predictor | None,
+    kv: float | None,
+    low: int,
+    high: int,
+    load: tuple[float, float, float],
+    sigmas: float = 0.0,
+) -> Setpoint:
+    """Where the knobs should rest: the largest cap in [low, high] that memory and the objective allow.
+
+    `predictor` is None for the batch objective, which wants the plateau of throughput; `load` is (context,
+    prefill, mixed) as the model takes them. `sigmas` > 0 asks for a cap that is safe, < 0 for one that is
+    surely not too low. The prefill budget is left at its start value.
+    """
+    most = high if kv is None else max(low, min(high, math.floor(kv)))
+    if predictor is None:
+        if model is None or not model.trusted(load[0]):
+            return Setpoint(most)
+        return Setpoint(max(low, plateau(model, *load, most)))
+    return Setpoint(predictor.largest(low, most, predictor.aim(), sigmas))
+
+
+def move(v: View) -> Move:
+    """The fast loop's rules, in order; the first that fires decides."""
+    shifted = _shifted(v)
+    trail: list[Verdict] = []
+    for rule in (_bounds, _memory, _breach, _plateau):
+        verdict, cap = rule(v)
+        trail.append(verdict)
+        if verdict.fired:
+            return Move(cap, tuple(trail), cap, shifted)
+    wanted = _room(v)
+    verdict, cap = _raise(v, wanted)
+    return Move(cap, (*trail, verdict), wanted, shifted)
+
+
+def _seqs(v: View, predictor: Predictor | None, sigmas: float = 0.0, most: int | None = None) -> int:
+    high = v.high if most is None else min(v.high, most)
+    found = setpoint(
+        v.model, predictor, v.kv, v.low, max(v.low, high), (v.context, v.prefill, v.mixed), sigmas
+    )
+    assert found.max_num_active_seqs is not None
+    return found.max_num_active_seqs
+
+
+def _said(rule: str, fired: bool, reason: str, evidence: Mapping[str, float | int | str]) -> Verdict:
+    return Verdict(rule, fired, reason, evidence)
+
+
+def _over(v: View, seconds: float | None) -> Predictor | None:
+    """The predictor over the newest `seconds` alone; over everything for None."""
+    p = v.predictor
+    if p is None or seconds is None:
+        return p
+    return p.over(v.history.last(seconds, v.now))
+
+
+def _bounds(v: View) -> tuple[Verdict, int]:
+    cap = min(v.high, max(v.low, v.cap))
+    evidence = {"cap": v.cap, "min": v.low, "max": v.high}
+    return _said("Bounds", cap != v.cap, "the cap lies outside of what is allowed", evidence), cap
+
+
+def _memory(v: View) -> tuple[Verdict, int]:
+    """The cache holds fewer sequences than the cap admits."""
+    if v.kv is None:
+        return _said("KVCeiling", False, "capacity or lengths are not known yet", {}), v.cap
+    cap = max(v.low, math.floor(v.kv))
+    evidence = {"cap": v.cap, "fitting": round(v.kv, 1)}
+    fired = cap < (1.0 - DEADBAND) * v.cap and (not v.draining or cap < 0.8 * v.cap)
+    return _said("KVCeiling", fired, "the KV cache holds fewer sequences than the cap admits", evidence), cap
+
+
+def _breach(v: View) -> tuple[Verdict, int]:
+    """The objective is missed at this cap: now, over the last seconds, or in the long run."""
+    if v.predictor is None:
+        return _said("Breach", False, "no inter-token-latency objective, or no figures yet", {}), v.cap
+    reason, pool, least = "the objective holds at this cap", None, v.low
+    evidence: dict[str, float | int | str] = {}
+    for name, seconds, sigmas in (
+        ("now", max(FAST_S, 2.0 * v.tick_s), CUT_SIGMAS),
+        ("recent", RECENT_S, JUDGED_SIGMAS),
+        ("long", None, CUT_SIGMAS),
+    ):
+        p = _over(v, seconds)
+        assert p is not None
+        limit, margin = (1.0, 1.0) if seconds is not None else (p.aim(), MARGIN if p.quantile else 1.0)
+        figure = p.figure(v.cap, -sigmas, margin)
+        evidence[name] = round(figure.ratio, 3)
+        if pool is None and figure.ratio - sigmas * figure.error > limit:
+            pool, reason = p, f"the objective is missed at this cap ({name} evidence)"
+            if seconds is None:
+                least = v.cap - max(1, round(TRIM * v.cap))
+    if pool is None or v.cap <= v.low:
+        return _said("Breach", False, reason, evidence), v.cap
+    wanted = _seqs(v, pool, most=v.cap - 1)
+    trusted = v.model is not None and v.model.trusted(v.context)
+    if not trusted:
+        wanted = max(wanted, math.ceil(UNTRUSTED_CUT * min(v.cap, max(1, v.running))))
+    wanted = max(v.low, least, min(wanted, v.cap - 1))
+    evidence["wanted"] = wanted
+    if v.draining and not (trusted and wanted < 0.8 * v.cap):
+        return _said("Breach", False, "an earlier cut is still draining", evidence), v.cap
+    return _said("Breach", True, reason, evidence), wanted
+
+
+def _plateau(v: View) -> tuple[Verdict, int]:
+    """Without a latency objective: beyond the plateau more batch only costs latency and memory."""
+    if v.itl_wanted:
+        return _said("Plateau", False, "a latency objective decides", {}), v.cap
+    wanted = _seqs(v, None)
+    evidence = {"cap": v.cap, "plateau": wanted}
+    fired = wanted < (1.0 - 2.0 * DEADBAND) * v.cap and not v.draining
+    return _said("Plateau", fired, "throughput does not grow any more beyond this batch", evidence), wanted
+
+
+def _room(v: View) -> int:
+    """The cap that old and new evidence both call safe, where that is worth a raise; else the present one.
+
+    A cap that failed is not tried again for a while: on a steady load the second try would fail too.
+    """
+    if v.itl_wanted and v.predictor is None:
+        return v.cap
+    most = v.high if v.failed is None else max(v.low, v.failed - 1)
+    wanted = _seqs(v, v.predictor, RAISE_SIGMAS, most)
+    if v.predictor is not None:
+        wanted = min(wanted, _seqs(v, _over(v, RECENT_S), RAISE_SIGMAS, most))
+    return wanted if wanted >= max(v.cap + 1, math.ceil((1.0 + RAISE_BAND) * v.cap)) else v.cap
+
+
+def _raise(v: View, wanted: int) -> tuple[Verdict, int]:
+    """Room under the objective, and requests waiting for it."""
+    evidence = {"cap": v.cap, "wanted": wanted}
+    if wanted <= v.cap:
+        return _said("Raise", False, "the cap is as high as the objective and memory allow", evidence), v.cap
+    if held := _raise_held(v):
+        return _said("Raise", False, held, evidence), v.cap
+    far = wanted >= FAR_FACTOR * v.cap
+    cap = min(wanted, max(v.cap + 1, math.floor((FAR_FACTOR if far else RAISE_FACTOR) * v.cap)))
+    return _said("Raise", True, "room under the objective while requests wait", evidence), cap
+
+
+def _raise_held(v: View) -> str:
+    """Why no raise may be tried now; empty when it may."""
+    if v.preempted:
+        return "preemptions were seen lately"
+    if v.draining:
+        return "an earlier cut is still draining"
+    if v.now - v.changed_at < 2.0 * v.tick_s - 1e-6:
+        return "the last change has not settled"
+    if v.now - v.cut_at < v.patience_s:
+        return "the last raise had to be taken back, so the next one waits"
+    if not v.limited:
+        return "the cap does not hold anything back"
+    return ""
+
+
+def _shifted(v: View) -> bool:
+    """Whether the last seconds contradict the older evidence: another latency at the same batch, or another
+    load.
+    """
+    history = v.history
+    if v.predictor is None or not history.archive or len(history.recent) < 3:
+        return False
+    if changed_load(history):
+        return True
+    batch = history.recent[-1].batch
+    a, b = (v.predictor.over(records).figure(batch) for records in (history.recent, history.archive))
+    return abs(a.ratio - b.ratio) > 4.0 * math.hypot(a.error, b.error) + 0.05

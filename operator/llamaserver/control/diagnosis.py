@@ -1,0 +1,58 @@
+"""One cause at a time, by the ordered chain of `rules`.
+
+Each rule looks at the facts and answers with a finding or with why it does not apply; the first finding is
+the cause. A new cause has to be found on two of three ticks before it replaces the present one, so that a
+single odd window does not make an event.
+"""
+
+from __future__ import annotations
+
+from llamaserver.api.enums import TuningMode
+from llamaserver.control.facts import Facts
+from llamaserver.control.rules import CHAIN, Finding, healthy
+from llamaserver.control.state import DemandState, DiagnosisState
+from llamaserver.control.types import Diagnosis, Verdict
+
+
+def diagnose(
+    state: DiagnosisState, facts: Facts, demand: DemandState
+) -> tuple[DiagnosisState, Diagnosis, tuple[Verdict, ...]]:
+    """The cause that holds now, and the rules that were asked until it was found."""
+    finding, trail = _find(facts, demand)
+    recent = (*state.recent, finding.cause)[-3:]
+    if not state.recent or finding.cause is state.cause or recent.count(finding.cause) >= 2:
+        since = state.since if state.recent and finding.cause is state.cause else facts.now
+        state = DiagnosisState(finding.cause, since, recent)
+        return state, _told(finding, since, facts), trail
+    state = DiagnosisState(state.cause, state.since, recent)
+    message = f"{state.cause} so far; the newest figures say {finding.cause}: {finding.message}"
+    evidence = {**finding.evidence, "next": finding.cause.value}
+    return state, Diagnosis(state.cause, message, "", evidence, state.since), trail
+
+
+def _find(facts: Facts, demand: DemandState) -> tuple[Finding, tuple[Verdict, ...]]:
+    trail: list[Verdict] = []
+    for rule in CHAIN:
+        found = rule(facts, demand)
+        name = rule.__name__.removeprefix("_")
+        if isinstance(found, Finding):
+            trail.append(Verdict(f"diagnosis/{name}", True, found.message, found.evidence))
+            return found, tuple(trail)
+        trail.append(Verdict(f"diagnosis/{name}", False, found, {}))
+    return healthy(facts), tuple(trail)
+
+
+def _told(finding: Finding, since: float, facts: Facts) -> Diagnosis:
+    """The finding in final words, with what stands in the way of acting on it."""
+    message = finding.message
+    if facts.limits.suspended:
+        message += " Suspended: nothing is decided."
+    elif facts.pods and facts.limits.tuning is TuningMode.AUTO and not any(p.settable for p in facts.pods):
+        sample = facts.pods[0].window.last
+        live = next((e.live_cap for e in sample.engines if e.live_cap), "")
+        message += f" The cap cannot be set live: {sample.reason or live or 'NotWritable'}."
+    elif facts.limits.tuning is not TuningMode.AUTO:
+        best = [p.best for p in facts.pods if p.best is not None]
+        known = f"; the recommended cap is {min(best)}" if best else ""
+        message += f" Tuning is {facts.limits.tuning}: no cap is set{known}."
+    return Diagnosis(finding.cause, message, finding.advice, finding.evidence, since)

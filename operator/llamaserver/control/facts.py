@@ -1,0 +1,170 @@
+"""What one tick knows of the whole LlamaServer: the ground that diagnosis and the slow loop stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llamaserver.api.enums import Precedence, ScalingMode
+from llamaserver.control.model import StepModel
+from llamaserver.control.objective import JUDGED_S, QUANTILES
+from llamaserver.control.pods import PodFacts
+from llamaserver.control.state import Moment
+from llamaserver.control.types import Fleet, Limits, Objective, Observed
+from llamaserver.observe.distribution import Estimate, estimate, mean
+from llamaserver.observe.fleet import merged
+from llamaserver.observe.types import Distribution, NoWindow
+
+FULL_SHARE = 0.9
+"""A replica whose running sequences reach this share of its cap is full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All pods with a usable window, those without, and the figures of the last JUDGED_S."""
+
+    objective: Objective
+    limits: Limits
+    fleet: Fleet
+    model: StepModel | None
+    pods: Sequence[PodFacts]
+    blind: Sequence[NoWindow]
+    observed: Observed
+    queue_now_s: float | None
+    """The declared statistic of queue time, or the wait that the present queue foretells, whichever is
+    longer.
+    """
+    now: float
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room in an engine, without those deferred for another reason."""
+        return sum(max(0, p.window.waiting - p.window.waiting_deferred) for p in self.pods)
+
+    @property
+    def running(self) -> int:
+        return sum(p.window.running for p in self.pods)
+
+    @property
+    def missed(self) -> bool:
+        """Whether the latency objective was missed over the judged window."""
+        return self.observed.slo_met is False
+
+    @property
+    def queue_missed(self) -> bool:
+        wanted = self.objective.queue_s
+        return wanted is not None and self.queue_now_s is not None and self.queue_now_s > wanted
+
+    @property
+    def can_grow(self) -> bool:
+        return self.limits.scaling is ScalingMode.AUTO and self.fleet.replicas < self.limits.replicas_max
+
+    @property
+    def queue_first(self) -> bool:
+        return self.objective.precedence is Precedence.QUEUE_TIME and self.objective.queue_s is not None
+
+    @property
+    def full(self) -> bool:
+        """Whether requests wait because every replica runs as many as its settled cap admits."""
+        return (
+            self.waiting > 0
+            and bool(self.pods)
+            and all(p.running >= FULL_SHARE * c for p in self.pods if (c := capacity(p, self.limits)))
+            and any(capacity(p, self.limits) for p in self.pods)
+        )
+
+    @property
+    def settled(self) -> bool:
+        """Whether every cap is where the objective wants it, so that room is not still being found."""
+        return all(p.cap is None or p.best is None or p.cap >= 0.9 * p.best for p in self.pods)
+
+
+def capacity(pod: PodFacts, limits: Limits) -> float | None:
+    """Sequences per engine this pod holds at the objective and in its memory; None while unknown."""
+    known = [c for c in (pod.best if pod.settable else pod.cap, pod.kv_ceiling) if c is not None]
+    ceiling = pod.high if pod.high is not None else limits.ceiling
+    if ceiling is not None:
+        known.append(ceiling)
+    if not pod.settable and pod.cap is None and ceiling is None:
+        return None
+    return max(1.0, float(min(known)))
+
+
+def judged(moments: Sequence[Moment], now: float) -> Sequence[Moment]:
+    return [m for m in moments if m.at > now - JUDGED_S]
+
+
+def statistic(d: Distribution | None, objective: Objective) -> Estimate | None:
+    """The declared statistic of inter-token latency."""
+    if d is None:
+        return None
+    quantile = QUANTILES.get(objective.itl_statistic)
+    if quantile is not None:
+        return estimate(d, quantile)
+    value = mean(d)
+    return None if value is None else Estimate(value)
+
+
+def _met(found: Estimate | None, target_s: float | None) -> bool | None:
+    """Whether the target was held; None when a coarse bucket hides it, or nothing is known."""
+    if found is None or target_s is None:
+        return None
+    if found.value_s <= target_s:
+        return None if found.relation == ">=" else True
+    return None if found.relation == "<=" else False
+
+
+def observed(objective: Objective, moments: Sequence[Moment], now: float) -> Observed:
+    """The figures of the last JUDGED_S; gauges are those of the newest tick with any usable window."""
+    recent = [m for m in judged(moments, now) if m.fleet.pods > 0]
+    if not recent:
+        return Observed(None, None, None, None, None, None, None, None, None)
+    newest = recent[-1].fleet
+    itl, queue = merged(m.fleet.itl for m in recent), merged(m.fleet.queue for m in recent)
+    found = statistic(itl, objective)
+    wait = _queue(queue, objective)
+    seconds = sum(m.seconds for m in recent)
+    return Observed(
+        itl_s=None if found is None else found.value_s,
+        itl_mean_s=None if itl is None else mean(itl),
+        queue_s=wait,
+        running=newest.running,
+        waiting=newest.waiting,
+        kv_usage=newest.kv_usage,
+        preemptions_per_minute=60.0
+        * _rate([(m.fleet.preemptions_per_s, m.seconds) for m in recent], seconds),
+        tokens_per_s=_rate([(m.fleet.tokens_per_s, m.seconds) for m in recent], seconds),
+        slo_met=_met(found, objective.itl_s),
+        itl_relation="=" if found is None else found.relation,
+    )
+
+
+def _rate(parts: Sequence[tuple[float, float]], seconds: float) -> float:
+    return sum(rate * dt for rate, dt in parts) / seconds if seconds > 0.0 else 0.0
+
+
+def _queue(d: Distribution | None, objective: Objective) -> float | None:
+    """The queue statistic; queue times of zero are common and true, so a sum of zero is no fault here."""
+    if d is None or d.count == 0:
+        return None
+    quantile = QUANTILES.get(objective.queue_statistic)
+    if quantile is None or d.sum_s <= 0.0:
+        return mean(d)
+    found = estimate(d, quantile)
+    return None if found is None else found.value_s
+
+
+def queue_now(seen: Observed, moments: Sequence[Moment], waiting: int) -> float | None:
+    """Queue time as it is now: the statistic of those admitted, or the queue's length over the rate of
+    finishing.
+
+    The statistic alone looks back: a queue that does not move has no one admitted to speak of it.
+    """
+    seconds = sum(m.seconds for m in moments)
+    finished = sum(m.fleet.finished or 0 for m in moments)
+    if waiting == 0:
+        return seen.queue_s
+    if seconds < JUDGED_S / 2:
+        return seen.queue_s
+    foretold = waiting * seconds / max(1, finished)
+    return foretold if seen.queue_s is None else max(foretold, seen.queue_s)

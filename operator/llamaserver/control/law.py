@@ -1,0 +1,159 @@
+"""One tick of control for one LlamaServer: windows in, decision out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from llamaserver.api.enums import TuningMode
+from llamaserver.control import facts as about
+from llamaserver.control.diagnosis import diagnose
+from llamaserver.control.facts import Facts
+from llamaserver.control.model import StepModel, block_of, update
+from llamaserver.control.objective import QUANTILES
+from llamaserver.control.pods import Context, PodFacts, load_of, with_window, without_window
+from llamaserver.control.replicas import decide_replicas, relief
+from llamaserver.control.state import Learned, Moment, PodState, State
+from llamaserver.control.types import Decision, Fleet, Limits, Objective, Observed, Setpoint, Verdict
+from llamaserver.observe.fleet import aggregate, blind, usable
+from llamaserver.observe.types import Window, Windows
+
+QUEUE_SEEN_S = 30.0
+KAPPA_WEIGHT = 0.1
+
+
+def decide(
+    objective: Objective, limits: Limits, state: State, windows: Windows, fleet: Fleet, now: float
+) -> tuple[State, Decision]:
+    """What to do now. The same arguments always give the same answer; nothing is read but them.
+
+    Never raises for any windows that `observe.advance` can produce.
+    """
+    dt = max(0.0, now - state.ticked_at)
+    good = usable(windows)
+    blocks = [block for w in good if (block := block_of(w)) is not None]
+    model = update(state.model, blocks, dt)
+    pods, setpoints, seen, trail = _pods(objective, limits, state, model, windows, now)
+    moments = _moments(state, windows, now)
+    observed = about.observed(objective, moments, now)
+    waiting = sum(max(0, w.waiting - w.waiting_deferred) for w in good)
+    facts = Facts(
+        objective=objective,
+        limits=limits,
+        fleet=fleet,
+        model=model,
+        pods=seen,
+        blind=blind(windows),
+        observed=observed,
+        queue_now_s=about.queue_now(observed, moments, waiting),
+        now=now,
+    )
+    demand, replicas, reason, verdict = decide_replicas(state.demand, facts)
+    diagnosed, diagnosis, asked = diagnose(state.diagnosis, facts, demand)
+    state = replace(
+        state,
+        model=model,
+        ticked_at=max(now, state.ticked_at),
+        pods=pods,
+        demand=demand,
+        diagnosis=diagnosed,
+        moments=moments,
+        relief=relief(state.relief, demand, facts, dt),
+        kappa=_kappa(state.kappa, observed),
+    )
+    state = replace(state, newest=_learned(state, objective, fleet))
+    decision = Decision(setpoints, replicas, reason, observed, diagnosis, (*trail, verdict, *asked))
+    return state, decision
+
+
+def _pods(
+    objective: Objective, limits: Limits, state: State, model: StepModel | None, windows: Windows, now: float
+) -> tuple[dict[str, PodState], dict[str, Setpoint], list[PodFacts], list[Verdict]]:
+    """Every pod by itself; they share the step model and, for a newcomer, what the others run with."""
+    peers = [p.cap for p in state.pods.values() if p.cap is not None]
+    ctx = Context(objective, limits, model, state.relief, state.seed, peers, now)
+    pods: dict[str, PodState] = {}
+    setpoints: dict[str, Setpoint] = {}
+    seen: list[PodFacts] = []
+    trail: list[Verdict] = []
+    for name, window in sorted(windows.items()):
+        before = state.pods.get(name)
+        if isinstance(window, Window):
+            pod, setpoint, facts, asked = with_window(ctx, before, window)
+            pods[name] = pod
+            seen.append(facts)
+            trail.extend(replace(v, evidence={"pod": name, **v.evidence}) for v in asked)
+            if limits.tuning is TuningMode.RECOMMEND and facts.best is not None:
+                trail.append(_recommended(name, facts))
+        else:
+            kept, setpoint = without_window(ctx, before, window)
+            if kept is not None:
+                pods[name] = kept
+        if setpoint is not None:
+            setpoints[name] = setpoint
+    return pods, setpoints, seen, trail
+
+
+def _recommended(name: str, facts: PodFacts) -> Verdict:
+    assert facts.best is not None
+    evidence = {
+        "pod": name,
+        "cap": facts.cap if facts.cap is not None else "unknown",
+        "recommended": facts.best,
+    }
+    return Verdict("Recommend", facts.best != facts.cap, f"the recommended cap is {facts.best}", evidence)
+
+
+def _moments(state: State, windows: Windows, now: float) -> tuple[Moment, ...]:
+    """The fleet's windows of the last QUEUE_SEEN_S, this tick's included."""
+    fleet = aggregate(windows)
+    seconds = median([w.dt for w in usable(windows)]) if fleet.pods else 0.0
+    kept = [m for m in state.moments if m.at > now - QUEUE_SEEN_S]
+    return (*kept, Moment(now, fleet, seconds))
+
+
+def _kappa(before: float, observed: Observed) -> float:
+    """The statistic over the mean, smoothed: lets a new operator start near the right cap for a changed
+    target.
+    """
+    if not observed.itl_s or not observed.itl_mean_s:
+        return before
+    ratio = min(8.0, max(0.5, observed.itl_s / observed.itl_mean_s))
+    return before + KAPPA_WEIGHT * (ratio - before)
+
+
+def _learned(state: State, objective: Objective, fleet: Fleet) -> Learned | None:
+    """What is worth keeping of this state; the last worth keeping where nothing is known now."""
+    model, before = state.model, state.newest
+    known = [p for p in state.pods.values() if p.context > 0.0]
+    if model is None or not known:
+        return before
+    loads = [load_of(p.history) for p in known]
+    caps = [p.cap for p in known if p.cap is not None]
+    prompts = [p.kv.prompt for p in known if p.kv.prompt is not None]
+    outputs = [p.kv.output for p in known if p.kv.output is not None]
+    return Learned(
+        a_s=max(1e-9, model.a_s),
+        b_s=model.b_s,
+        g_s=model.g_s,
+        d_s=model.d_s,
+        c_s=model.c_s,
+        noise=model.noise,
+        kappa=state.kappa,
+        context=median([p.context for p in known]),
+        prefill=median([prefill for prefill, _ in loads]),
+        mixed=median([mixed for _, mixed in loads]),
+        prompt=_middle(prompts),
+        output=_middle(outputs),
+        sharing=median([p.kv.sharing for p in known]),
+        trust=min(p.kv.trust for p in known),
+        cap=float(median(caps)) if caps else 0.0,
+        target_s=objective.itl_s or 0.0,
+        quantile=QUANTILES.get(objective.itl_statistic, 0.0),
+        cold_start_s=fleet.cold_start_s or (before.cold_start_s if before is not None else 0.0),
+    )
+
+
+def _middle(values: Sequence[float]) -> float:
+    return median(values) if values else 0.0

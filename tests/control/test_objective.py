@@ -1,0 +1,149 @@
+"""The objective's figure at another cap: exact where it was measured, right where it was not, monotone everywhere."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llamaserver.control.history import History, changed_load, record_of, remember
+from llamaserver.control.model import StepModel, block_of, update
+from llamaserver.control.objective import Predictor
+from llamaserver.observe import Memory, Window, advance, parse_snapshot
+
+from control.plant import CPU_24M, Engine, Lengths, words
+
+
+def observed(
+    cap: int, seconds: float = 40.0, seed: int = 1, lengths: Lengths = words, more: int = 0
+) -> tuple[History, StepModel, Engine]:
+    """A pod at `cap`, and at `more` for some seconds first so that the slope is known."""
+    engine = Engine(CPU_24M, lengths, seed=seed)
+    engine.load(streams=40)
+    memory, history, model = Memory(), History(), None
+    for limit, length in ((more or cap, 16.0), (cap, seconds)):
+        engine.put(limit, 1e9)
+        end = engine.now + length
+        while engine.now < end:
+            engine.run_until(engine.now + 2.0)
+            now = engine.now
+            memory, windows = advance(memory, {"p": parse_snapshot(engine.snapshot(), now, "p")}, now)
+            window = windows["p"]
+            if isinstance(window, Window) and (block := block_of(window)) and (record := record_of(window)):
+                model = update(model, [block], window.dt)
+                history = remember(history, record)
+    assert model is not None
+    return history, model, engine
+
+
+@pytest.fixture(scope="module")
+def at_twelve() -> tuple[History, StepModel]:
+    history, model, _ = observed(12, more=6)
+    return history, model
+
+
+def predictor(made: tuple[History, StepModel], target_s: float, quantile: float | None) -> Predictor:
+    history, model = made
+    return Predictor(model, history.all, history.recent[-1].context, target_s, quantile)
+
+
+def test_where_it_was_measured_the_figure_is_the_measurement(at_twelve: tuple[History, StepModel]) -> None:
+    history, model = at_twelve
+    record = history.recent[-1]
+    here = Predictor(model, (record,), record.context, 0.020, 0.95).figure(record.batch)
+    assert here.ratio == pytest.approx(record.beyond(0.020) / 0.05, rel=1e-6)
+    mean = Predictor(model, (record,), record.context, 0.020, None).figure(record.batch)
+    assert mean.ratio == pytest.approx(record.mean_s / 0.020, rel=1e-6)
+
+
+@pytest.mark.parametrize("cap", [8, 16, 20])
+def test_a_mean_is_foretold_at_other_caps(at_twelve: tuple[History, StepModel], cap: int) -> None:
+    _, _, engine = observed(cap, seconds=100.0, seed=7)
+    seen = [(y, b) for t, y, b in engine.log if t > 30 and b]
+    true = sum(y * b for y, b in seen) / sum(b for _, b in seen)
+    assert predictor(at_twelve, true, None).figure(cap).ratio == pytest.approx(1.0, abs=0.08)
+
+
+@pytest.mark.parametrize("cap", [9, 16, 20])
+@pytest.mark.parametrize("target_s", [0.030, 0.040])
+def test_the_share_beyond_a_target_is_foretold_at_other_caps(
+    at_twelve: tuple[History, StepModel], cap: int, target_s: float
+) -> None:
+    """The prefill-carrying steps make the tail: their share grows with the batch, which a fixed ratio cannot say."""
+    _, _, engine = observed(cap, seconds=200.0, seed=7)
+    seen = [(y, b) for t, y, b in engine.log if t > 30 and b]
+    true = sum(b for y, b in seen if y > target_s) / sum(b for _, b in seen)
+    assert predictor(at_twelve, target_s, 0.95).figure(cap).ratio * 0.05 == pytest.approx(true, rel=0.35)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from([None, 0.5, 0.9, 0.95, 0.99]),
+    st.floats(0.004, 0.12),
+    st.floats(1.0, 2.0),
+    st.floats(-3.0, 3.0),
+    st.integers(1, 31),
+)
+def test_figures_rise_with_the_cap_and_fall_with_the_target(
+    at_twelve: tuple[History, StepModel], q: float | None, target_s: float, more: float, sigmas: float, cap: int
+) -> None:
+    tight, loose = predictor(at_twelve, target_s, q), predictor(at_twelve, target_s * more, q)
+    assert tight.figure(cap).ratio <= tight.figure(cap + 1).ratio + 1e-9
+    assert loose.figure(cap).ratio <= tight.figure(cap).ratio + 1e-9
+    if sigmas > 0:
+        assert tight.figure(cap, -sigmas).ratio <= tight.figure(cap, sigmas).ratio + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([None, 0.5, 0.95, 0.99]),
+    st.floats(0.005, 0.1),
+    st.floats(1.0, 2.0),
+    st.integers(1, 32),
+    st.integers(1, 32),
+)
+def test_the_cap_is_within_bounds_and_monotone_in_the_target(
+    at_twelve: tuple[History, StepModel], q: float | None, target_s: float, more: float, one: int, two: int
+) -> None:
+    low, high = min(one, two), max(one, two)
+    caps = [p.largest(low, high, p.aim(), 1.0) for t in (target_s, target_s * more) for p in [predictor(at_twelve, t, q)]]
+    assert all(low <= c <= high for c in caps)
+    assert caps[0] <= caps[1]
+
+
+def test_burstier_windows_ask_for_more_distance(at_twelve: tuple[History, StepModel]) -> None:
+    calm = predictor(at_twelve, 0.030, 0.95)
+    assert replace(calm, dispersion=4.0).aim() < calm.aim() < 1.0
+
+
+def test_history_stays_small_and_forgets(at_twelve: tuple[History, StepModel]) -> None:
+    history, _ = at_twelve
+    record = history.recent[-1]
+    for i in range(2000):
+        batch = 1.0 + i % 30
+        history = remember(history, replace(record, at=record.at + 2.0 * (i + 1), batch=batch))
+    assert len(history.all) <= 14
+    assert sum(r.steps for r in history.all) < 80 * record.steps
+    for r in history.all:
+        assert r.cumulative[-1] == pytest.approx(r.tokens)
+        assert list(r.cumulative) == sorted(r.cumulative)
+
+
+def test_longer_prompts_are_another_load_and_noise_is_not() -> None:
+    def longer(rng: object, t: float) -> tuple[int, int]:
+        prompt, output = words(rng, t)  # type: ignore[arg-type]
+        return (3 * prompt if t > 60 else prompt), output
+
+    same, _, _ = observed(12, seconds=60.0)
+    assert not changed_load(same)
+    changed, _, _ = observed(12, seconds=60.0, lengths=longer)
+    assert changed_load(changed)
+
+
+def test_a_share_is_a_share(at_twelve: tuple[History, StepModel]) -> None:
+    for record in at_twelve[0].all:
+        shares = [record.beyond(x / 1000.0) for x in range(0, 500, 5)]
+        assert all(0.0 <= s <= 1.0 and math.isfinite(s) for s in shares)
+        assert shares == sorted(shares, reverse=True)
