@@ -1,0 +1,164 @@
+"""The engine client against a fake engine: what an engine does is a value, never an exception."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from fakes import FakeEngine
+from llamaserver.control import Setpoint
+from llamaserver.engine import (
+    Applied,
+    EngineClient,
+    KeyRing,
+    Live,
+    Refused,
+    Target,
+    Unavailable,
+    Unreachable,
+    capability,
+)
+from llamaserver.observe import Failure, Sample, Source, Unusable
+
+RING = KeyRing.new()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    async with EngineClient(key=lambda: RING.active, monotonic=time.monotonic, wall=time.time) as made:
+        yield made
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine(public_keys=RING.public()) as made:
+        yield made
+
+
+def target(engine: FakeEngine, restarts: int = 0) -> Target:
+    return Target("pod-0", engine.pod_uid, restarts, engine.host, engine.port)
+
+
+async def test_the_snapshot_is_the_sample(client: EngineClient, engine: FakeEngine) -> None:
+    engine.running = 3
+    sample = await client.scrape(target(engine), 2)
+    assert isinstance(sample, Sample)
+    assert sample.source is Source.TUNER
+    assert sample.engines[0].running == 3
+    assert sample.incarnation == "uid-0/0/boot-0"
+    assert capability(sample) == Live(budget=True)
+
+
+@pytest.mark.parametrize("fault", ["404", "no-requests"])
+async def test_without_the_tuners_figures_metrics_are_read(
+    client: EngineClient, engine: FakeEngine, fault: str
+) -> None:
+    engine.fault = fault
+    sample = await client.scrape(target(engine), 2)
+    assert isinstance(sample, Sample), sample
+    assert sample.source is Source.METRICS
+    assert isinstance(capability(sample), Unavailable)
+
+
+async def test_a_missing_route_is_not_asked_for_each_time_but_again_after_a_restart(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    engine.fault = "404"
+    for _ in range(3):
+        await client.scrape(target(engine), 2)
+    assert engine.scrapes == 1
+    engine.fault = ""
+    sample = await client.scrape(target(engine, restarts=1), 2)
+    assert isinstance(sample, Sample)
+    assert sample.source is Source.TUNER
+
+
+@pytest.mark.parametrize("fault", ["500", "empty", "nan", "negative", "flood", "redirect"])
+async def test_what_cannot_be_believed_is_a_failure(
+    client: EngineClient, engine: FakeEngine, fault: str
+) -> None:
+    engine.fault = fault
+    assert isinstance(await client.scrape(target(engine), 2), Failure)
+
+
+async def test_a_missing_family_is_never_zero(client: EngineClient, engine: FakeEngine) -> None:
+    engine.fault = "missing"
+    sample = await client.scrape(target(engine), 2)
+    # The tuner's digest is gone, so the engine's own histogram is read instead.
+    assert isinstance(sample, Sample)
+    assert sample.itl.count == 19
+
+
+async def test_a_hung_engine_costs_its_deadline(client: EngineClient, engine: FakeEngine) -> None:
+    engine.fault = "hang"
+    result = await client.scrape(target(engine), 0.2)
+    assert isinstance(result, Failure)
+    assert result.why is Unusable.UNREACHABLE
+    assert "0.2 s" in result.message
+
+
+async def test_nobody_there_is_a_failure(client: EngineClient) -> None:
+    result = await client.scrape(Target("pod-0", "uid", 0, "127.0.0.1", 1), 2)
+    assert isinstance(result, Failure)
+    assert result.why is Unusable.UNREACHABLE
+
+
+async def test_a_signed_change_is_applied_and_read_back(client: EngineClient, engine: FakeEngine) -> None:
+    answer = await client.put(target(engine), Setpoint(16, 512), 1, 120)
+    assert isinstance(answer, Applied), answer
+    assert answer.agreed
+    assert (answer.engines[0].max_num_active_seqs, answer.engines[0].max_num_scheduled_tokens) == (16, 512)
+    assert engine.puts == [
+        {"max_num_active_seqs": 16, "max_num_scheduled_tokens": 512, "generation": 1, "lease_seconds": 120}
+    ]
+
+
+async def test_null_means_the_start_value(client: EngineClient, engine: FakeEngine) -> None:
+    await client.put(target(engine), Setpoint(16), 1, 120)
+    answer = await client.put(target(engine), Setpoint(None), 2, 120)
+    assert isinstance(answer, Applied)
+    assert engine.cap == engine.ceiling
+
+
+async def test_an_old_generation_is_refused_with_the_current_one(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    engine.generation = 7
+    answer = await client.put(target(engine), Setpoint(16), 7, 120)
+    assert answer == Refused(409, "StaleGeneration", "StaleGeneration", 7)
+
+
+async def test_another_operators_key_changes_nothing(client: EngineClient, engine: FakeEngine) -> None:
+    engine.public_keys = KeyRing.new().public()
+    answer = await client.put(target(engine), Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "UnknownKey"
+    assert engine.cap == engine.ceiling
+
+
+async def test_a_token_for_one_pod_is_worthless_at_another(client: EngineClient, engine: FakeEngine) -> None:
+    engine.pod_uid = "another"
+    answer = await client.put(Target("pod-0", "uid-0", 0, engine.host, engine.port), Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "WrongAudience"
+
+
+async def test_without_a_key_nothing_is_sent(engine: FakeEngine) -> None:
+    async with EngineClient(key=lambda: None, monotonic=time.monotonic, wall=time.time) as keyless:
+        answer = await keyless.put(target(engine), Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "NoSigningKey"
+
+
+async def test_a_change_that_is_not_answered_is_unreachable(client: EngineClient, engine: FakeEngine) -> None:
+    engine.fault = "put-hang"
+    answer = await client.put(target(engine), Setpoint(16), 1, 120, deadline_s=0.2)
+    assert isinstance(answer, Unreachable)
+
+
+async def test_an_unwritable_tuner_says_why(client: EngineClient, engine: FakeEngine) -> None:
+    engine.fault = "unwritable"
+    sample = await client.scrape(target(engine), 2)
+    assert isinstance(sample, Sample)
+    assert capability(sample) == Unavailable("NoPublicKeys", "no key is mounted")
