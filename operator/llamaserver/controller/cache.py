@@ -1,0 +1,149 @@
+"""What the cluster looks like, as the watches told: trimmed objects by kind, and whom each change concerns.
+
+The watches may lose a deletion while they are disconnected, so `reconcile_with` compares a kind with a fresh
+list and drops what is gone. What was seen after that list began is kept: a list is a picture of the past.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from llamaserver.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
+from llamaserver.cluster.kinds import CHILDREN, DEPLOYMENT, LLAMASERVER, POD, Kind, Object
+from llamaserver.controller.queue import Key
+
+WATCHED: tuple[Kind, ...] = (LLAMASERVER, *CHILDREN, POD)
+
+_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "deletionTimestamp",
+    "creationTimestamp",
+    "labels",
+    "ownerReferences",
+)
+
+
+_CONTAINER = ("name", "ready", "started", "restartCount", "state", "lastState")
+
+
+class Cache:
+    """Objects by kind, namespace and name. `monotonic` dates what was seen."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._objects: dict[Kind, dict[tuple[str, str], Object]] = {kind: {} for kind in WATCHED}
+        self._seen: dict[tuple[Kind, str, str], float] = {}
+        self._pods: dict[Key, set[str]] = {}
+
+    def put(self, kind: Kind, obj: Object) -> Key | None:
+        """Take in an object as it is now. Returns whom it concerns, or None when it is not ours."""
+        key = owner(kind, obj)
+        if key is None:
+            return None
+        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        self._objects[kind][namespace, name] = trim(kind, obj)
+        self._seen[kind, namespace, name] = self._monotonic()
+        if kind is POD:
+            self._pods.setdefault(key, set()).add(name)
+        return key
+
+    def drop(self, kind: Kind, namespace: str, name: str) -> Key | None:
+        """Forget an object that is gone. Returns the LlamaServer it concerned."""
+        obj = self._objects[kind].pop((namespace, name), None)
+        self._seen.pop((kind, namespace, name), None)
+        key = None if obj is None else owner(kind, obj)
+        if kind is POD and key is not None:
+            names = self._pods.get(key, set())
+            names.discard(name)
+            if not names:
+                self._pods.pop(key, None)
+        return key
+
+    def reconcile_with(self, kind: Kind, listed: Iterable[Object], began: float) -> set[Key]:
+        """Make a kind equal to a list whose reading began at `began`. Returns the LlamaServers concerned."""
+        concerned: set[Key] = set()
+        present: set[tuple[str, str]] = set()
+        for obj in listed:
+            namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+            present.add((namespace, name))
+            if self._seen.get((kind, namespace, name), began) > began:
+                continue
+            before = self._objects[kind].get((namespace, name))
+            version = (before or {}).get("metadata", {}).get("resourceVersion")
+            if version != obj["metadata"].get("resourceVersion") and (key := self.put(kind, obj)) is not None:
+                concerned.add(key)
+        for namespace, name in [entry for entry in self._objects[kind] if entry not in present]:
+            if (
+                self._seen[kind, namespace, name] <= began
+                and (key := self.drop(kind, namespace, name)) is not None
+            ):
+                concerned.add(key)
+        return concerned
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """The trimmed object, or None."""
+        return self._objects[kind].get((namespace, name))
+
+    def server(self, key: Key) -> Object | None:
+        """The LlamaServer as its author wrote it, status included."""
+        return self._objects[LLAMASERVER].get(key)
+
+    def servers(self) -> Iterator[Key]:
+        """All LlamaServers."""
+        return (Key(*entry) for entry in list(self._objects[LLAMASERVER]))
+
+    def deployment(self, key: Key) -> Object | None:
+        """The Deployment of a LlamaServer, which has its name."""
+        return self._objects[DEPLOYMENT].get(key)
+
+    def pods(self, key: Key) -> list[Object]:
+        """The pods of a LlamaServer in order of their names, those that are ending included."""
+        pods = self._objects[POD]
+        return [pods[key.namespace, name] for name in sorted(self._pods.get(key, ()))]
+
+
+def owner(kind: Kind, obj: Object) -> Key | None:
+    """The LlamaServer an object belongs to by its labels, or None when it is not the operator's."""
+    metadata = obj["metadata"]
+    if kind is LLAMASERVER:
+        return Key(metadata["namespace"], metadata["name"])
+    labels: dict[str, str] = metadata.get("labels") or {}
+    if labels.get(MANAGED_BY_LABEL) != FIELD_MANAGER or not labels.get(NAME_LABEL):
+        return None
+    return Key(metadata["namespace"], labels[NAME_LABEL])
+
+
+def trim(kind: Kind, obj: Object) -> Object:
+    """What is kept of an object. A child's content is not: its generation or resourceVersion shows drift."""
+    metadata = {field: obj["metadata"][field] for field in _METADATA if field in obj["metadata"]}
+    kept: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+    if kind is LLAMASERVER:
+        return {**kept, "spec": obj.get("spec"), "status": obj.get("status") or {}}
+    if kind is DEPLOYMENT:
+        return {
+            **kept,
+            "spec": {"replicas": (obj.get("spec") or {}).get("replicas")},
+            "status": obj.get("status") or {},
+        }
+    if kind is POD:
+        return {**kept, "status": _pod_status(obj.get("status") or {})}
+    return kept
+
+
+def _pod_status(status: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {
+        field: status[field]
+        for field in ("phase", "podIP", "conditions", "reason", "message")
+        if field in status
+    }
+    for group in ("initContainerStatuses", "containerStatuses"):
+        kept[group] = [
+            {field: container[field] for field in _CONTAINER if field in container}
+            for container in status.get(group) or ()
+        ]
+    return kept

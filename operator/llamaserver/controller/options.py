@@ -1,0 +1,34 @@
+"""Everything that can be set for one run of the operator, with its defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from llamaserver.cluster import LeaseTimes
+from llamaserver.desired import TunerDelivery
+
+VERSION = version("llamaserver-operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See `llamaserver run --help` for what each one means."""
+
+    namespace: str = "default"
+    watch_namespaces: tuple[str, ...] = ()
+    identity: str = "llamaserver-operator"
+    kubeconfig: str | None = None
+    tuner_image: str = f"llamaserver/tuner:{VERSION}"
+    tuner_delivery: TunerDelivery = TunerDelivery.INIT_CONTAINER
+    tuner_pull_policy: str = "IfNotPresent"
+    signing_secret: str = "llamaserver-operator-signing-key"  # noqa: S105 - the name of a Secret
+    lease_name: str = "llamaserver-operator"
+    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
+    tick_seconds: float = 2.0
+    lease_seconds: float = 120.0
+    resync_seconds: float = 300.0
+    pre_stop_seconds: int = 15
+    workers: int = 8
+    http_host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from other addresses
+    http_port: int = 8080

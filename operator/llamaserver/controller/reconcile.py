@@ -1,0 +1,332 @@
+"""One look at one LlamaServer: validate, make its children what they should be, write status. Safe to repeat.
+
+A pass needs nothing but what the cluster says now. It never waits for an engine; figures come from the last
+tick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from time import perf_counter
+from typing import Any
+
+from llamaserver.api.conditions import Reason
+from llamaserver.api.effective import effective
+from llamaserver.api.enums import ScalingMode
+from llamaserver.api.errors import InvalidSpec
+from llamaserver.api.names import API_VERSION, KIND
+from llamaserver.api.server import LlamaServer, parse, read_status
+from llamaserver.api.status import Status
+from llamaserver.cluster import (
+    ApiError,
+    ConflictError,
+    Kube,
+    NotFoundError,
+    NotLeadingError,
+    Recorder,
+    Reference,
+    UnavailableError,
+)
+from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, FIELD_MANAGER, POD, Object
+from llamaserver.control import Learned
+from llamaserver.controller import announce, pods, status
+from llamaserver.controller.cache import Cache
+from llamaserver.controller.children import Children, ForeignObjectError, Written
+from llamaserver.controller.conditions import Facts, rollout
+from llamaserver.controller.queue import Key, RetryLater, WorkQueue
+from llamaserver.controller.runtime import Registry, Server
+from llamaserver.controller.tick import Ticker
+from llamaserver.desired import (
+    BuildSettings,
+    build,
+    claim_problem,
+    desired_fleet,
+    first_difference,
+    termination_grace_seconds,
+)
+from llamaserver.telemetry import KeyLogger, Metrics
+
+_log = logging.getLogger(__name__)
+
+SPEC_ANNOTATION = "llamaserver.dev/last-accepted-spec"
+"""On the Deployment only: what a new leader tunes by when the present spec cannot be acted upon."""
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+_FIGURES_S = 10.0
+_LEARNED_S = 60.0
+_CLAIM_S = 300.0
+_TRUST_S = 30.0
+"""After this long the watches have surely shown a status that was written, so the live one is believed again.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a reconciler works with."""
+
+    kube: Kube
+    cache: Cache
+    registry: Registry
+    children: Children
+    recorder: Recorder
+    metrics: Metrics
+    settings: Callable[[], BuildSettings]
+    monotonic: Callable[[], float]
+    wall: Callable[[], datetime]
+
+
+@dataclass
+class Reconciler:
+    """`look` is the work queue's handler. `ticker` and `queue` are set once they exist."""
+
+    parts: Parts
+    ticker: Ticker | None = None
+    queue: WorkQueue | None = None
+
+    async def look(self, key: Key) -> float | None:
+        """One pass, counted and timed."""
+        started = perf_counter()
+        result = "ok"
+        try:
+            again, result = await self._look(key)
+            return again
+        except RetryLater:
+            result = "retry"
+            raise
+        except Exception:
+            result = "error"
+            raise
+        finally:
+            self.parts.metrics.reconcile_seconds.observe(perf_counter() - started)
+            self.parts.metrics.reconciles.labels(result).inc()
+
+    async def _look(self, key: Key) -> tuple[float | None, str]:
+        raw = self.parts.cache.server(key)
+        if raw is None or "deletionTimestamp" in raw["metadata"]:
+            self._forget(key)
+            return None, "ok"
+        server = self._obtain(key, raw)
+        later: RetryLater | None = None
+        try:
+            await self._validate(server, raw)
+            if server.parsed is not None:
+                await self._make_children(server, server.parsed)
+                if self.ticker is not None:
+                    self.ticker.start(server)
+        except NotLeadingError as error:
+            raise RetryLater(error.message, after_s=2.0) from None
+        except UnavailableError as error:
+            raise RetryLater(str(error), after_s=error.retry_after_s or 0.0) from None
+        except RetryLater as wish:
+            later = wish
+        again = await self._write_status(server, raw)
+        if later is not None:
+            raise later
+        return again, "invalid" if server.invalid else "ok"
+
+    def _obtain(self, key: Key, raw: Object) -> Server:
+        server = self.parts.registry.obtain(key, raw["metadata"]["uid"])
+        if server.written is None:
+            server.written = read_status(raw.get("status"))
+            server.decisions.extend(server.written.decisions or ())
+        elif self.parts.monotonic() - server.written_at > _TRUST_S:
+            server.written = read_status(raw.get("status"))
+        return server
+
+    def _forget(self, key: Key) -> None:
+        """The LlamaServer is gone or going; its children follow by their owner references."""
+        self.parts.registry.drop(key)
+        self.parts.children.forget(key)
+        self.parts.metrics.forget(*key)
+        if self.ticker is not None:
+            self.ticker.stop(key)
+        if self.queue is not None:
+            self.queue.forget(key)
+
+    async def _validate(self, server: Server, raw: Object) -> None:
+        """The last spec that can be acted upon: the present one, else the one from before, which goes on."""
+        try:
+            parsed = parse(raw)
+        except InvalidSpec as error:
+            server.invalid = error
+            if server.parsed is None:
+                self._accept(server, await self._last_accepted(server.key, raw))
+            return
+        server.invalid = None
+        self._accept(server, parsed)
+
+    def _accept(self, server: Server, parsed: LlamaServer | None) -> None:
+        if parsed is None:
+            return
+        server.parsed = parsed
+        server.spec = effective(parsed.spec)
+        if server.spec.scaling_mode is not ScalingMode.AUTO:
+            server.decided_replicas = None
+
+    async def _last_accepted(self, key: Key, raw: Object) -> LlamaServer | None:
+        live = await self.parts.kube.get(DEPLOYMENT, *key)
+        text = ((live or {}).get("metadata", {}).get("annotations") or {}).get(SPEC_ANNOTATION)
+        try:
+            return parse({**raw, "spec": json.loads(text)}) if text else None
+        except (ValueError, InvalidSpec):
+            return None
+
+    async def _make_children(self, server: Server, parsed: LlamaServer) -> None:
+        assert server.spec is not None
+        current = ((self.parts.cache.deployment(server.key) or {}).get("spec") or {}).get("replicas")
+        decided = server.decided_replicas
+        if current is None and decided is None and server.written and server.written.scaling:
+            decided = server.written.scaling.desired_replicas
+        fleet = desired_fleet(server.spec, current, decided)
+        shrinks = current is not None and fleet.replicas is not None and fleet.replicas < current
+        objects = [_remember(obj, parsed) for obj in build(parsed, fleet, self.parts.settings())]
+        try:
+            if shrinks:
+                await self._price_pods(server)
+            written = await self.parts.children.ensure(server.key, server.uid, objects)
+            await self.parts.children.prune(server.key, objects)
+        except ForeignObjectError as error:
+            server.apply_problem = (Reason.CONFLICT, str(error))
+            raise RetryLater(str(error), after_s=30.0) from None
+        except (UnavailableError, NotLeadingError):
+            raise
+        except ApiError as error:
+            server.apply_problem = (Reason.APPLY_REFUSED, error.message)
+            raise RetryLater(str(error), after_s=5.0) from None
+        server.apply_problem = None
+        for change in written:
+            self._note(server, change)
+        await self._read_claim(server, parsed)
+
+    async def _price_pods(self, server: Server) -> None:
+        """Before a scale-down, have the pods with the fewest running requests go first.
+
+        A pod that did not tell is priced highest: what is not known is not idle.
+        """
+        running = server.running()
+        for obj in self.parts.cache.pods(server.key):
+            pod = pods.read(obj)
+            if pod.ending:
+                continue
+            cost = running.get(pod.name, 1_000_000) if pod.ready else -1
+            metadata = {
+                "namespace": server.key.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+                "annotations": {DELETION_COST: str(cost)},
+            }
+            priced = {"apiVersion": POD.api_version, "kind": POD.kind, "metadata": metadata}
+            # A pod that has gone in the meantime needs no price.
+            with contextlib.suppress(ConflictError, NotFoundError):
+                await self.parts.kube.apply(priced, manager=f"{FIELD_MANAGER}-scale-down")
+
+    async def _read_claim(self, server: Server, parsed: LlamaServer) -> None:
+        cache = parsed.spec.model.cache
+        now = self.parts.monotonic()
+        if cache is None or server.spec is None:
+            server.claim_problem = ""
+        elif now - server.claim_read_at > _CLAIM_S:
+            name = cache.persistent_volume_claim.claim_name
+            claim = await self.parts.kube.get(CLAIM, server.key.namespace, name)
+            server.claim_problem = (claim_problem(parsed, server.spec, claim) or "") if claim else ""
+            server.claim_read_at = now
+
+    def _note(self, server: Server, change: Written) -> None:
+        reason = first_difference(change.before, change.wanted) if change.before else ""
+        what = f"{change.kind.kind} {change.name}"
+        KeyLogger(_log, *server.key).info("%s %s %s", "applied" if change.before else "made", what, reason)
+        if change.kind is DEPLOYMENT:
+            server.rollout_reason = reason if reason.startswith("spec.template") else ""
+
+    async def _write_status(self, server: Server, raw: Object) -> float | None:
+        """Write status when it tells something new: at once for what happened, now and then for figures."""
+        assert server.written is not None
+        now = status.Moment(self.parts.monotonic(), self.parts.wall())
+        learned = self._learned(server, now.monotonic)
+        after = status.compose(
+            status.Identity(server.key.name, raw["metadata"].get("generation") or 0),
+            self._facts(server),
+            server.written,
+            decisions=server.decisions,
+            learned=learned,
+            grace_s=termination_grace_seconds(server.parsed, self.parts.settings())
+            if server.parsed
+            else None,
+            now=now,
+        )
+        self._expose(server, after)
+        if after == server.written:
+            return None
+        wait = server.written_at + _FIGURES_S - now.monotonic
+        if wait > 0 and not status.tells_something_new(server.written, after):
+            return wait
+        await self._apply_status(server, after)
+        before, server.written, server.written_at = server.written, after, now.monotonic
+        if learned is not None:
+            server.learned_at = now.monotonic
+        about = Reference(server.key.namespace, server.key.name, server.uid)
+        announce.tell(self.parts.recorder, about, before, after)
+        return None
+
+    async def _apply_status(self, server: Server, after: Status) -> None:
+        metadata = {"namespace": server.key.namespace, "name": server.key.name, "uid": server.uid}
+        try:
+            await self.parts.kube.apply_status(
+                {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": after.to_dict()}
+            )
+        except NotLeadingError as error:
+            raise RetryLater(error.message, after_s=2.0) from None
+        except UnavailableError as error:
+            raise RetryLater(str(error), after_s=error.retry_after_s or 0.0) from None
+        except ApiError as error:
+            if error.status in (404, 409):
+                raise RetryLater(
+                    f"the LlamaServer changed underneath: {error.message}", after_s=1.0
+                ) from None
+            raise
+
+    def _facts(self, server: Server) -> Facts:
+        return Facts(
+            spec=server.spec,
+            invalid="" if server.invalid is None else str(server.invalid),
+            apply_problem=server.apply_problem,
+            claim_problem=server.claim_problem,
+            rollout=rollout(self.parts.cache.deployment(server.key)),
+            rollout_reason=server.rollout_reason,
+            pods=[pods.read(obj) for obj in self.parts.cache.pods(server.key)],
+            report=server.report,
+        )
+
+    def _learned(self, server: Server, now: float) -> Learned | None:
+        """What was learned, when it is time to write it down again."""
+        if server.state is None or now - server.learned_at < _LEARNED_S:
+            return None
+        return server.state.learned()
+
+    def _expose(self, server: Server, after: Status) -> None:
+        metrics, key = self.parts.metrics, server.key
+        observed = server.report.decision.observed if server.report else None
+        met = observed.slo_met if observed else None
+        metrics.set_server(metrics.slo_met, *key, None if met is None else float(met))
+        metrics.set_server(metrics.itl_seconds, *key, observed.itl_s if observed else None)
+        metrics.set_server(metrics.cap, *key, after.tuning.num_seqs if after.tuning else None)
+        wanted = after.scaling.desired_replicas if after.scaling else None
+        metrics.set_server(metrics.replicas, *key, wanted)
+        if after.diagnosis is not None:
+            metrics.set_cause(*key, after.diagnosis.cause)
+
+
+def _remember(obj: Object, parsed: LlamaServer) -> Object:
+    """The Deployment carries the spec it was made from; other children pass unchanged."""
+    if obj["kind"] != DEPLOYMENT.kind:
+        return obj
+    text = json.dumps(parsed.spec.to_dict(), sort_keys=True, separators=(",", ":"))
+    metadata: dict[str, Any] = obj["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), SPEC_ANNOTATION: text}
+    return {**obj, "metadata": {**metadata, "annotations": annotations}}

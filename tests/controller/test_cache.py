@@ -1,0 +1,100 @@
+"""The cache: what is kept, whom a change concerns, and how lost deletions are found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from llamaserver.api.names import child_labels
+from llamaserver.cluster.kinds import DEPLOYMENT, LLAMASERVER, POD, SERVICE, Kind, Object
+from llamaserver.controller.cache import Cache
+from llamaserver.controller.queue import Key
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def made(kind: Kind, name: str, server: str = "chat", version: str = "1", **more: Any) -> Object:
+    labels = {} if kind is LLAMASERVER else child_labels(server)
+    metadata = {
+        "namespace": "ns",
+        "name": name,
+        "uid": f"uid-{name}",
+        "resourceVersion": version,
+        "labels": labels,
+    }
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": metadata | {"managedFields": [1]},
+        **more,
+    }
+
+
+def test_a_childs_change_concerns_its_server() -> None:
+    cache = Cache(Clock())
+    assert cache.put(POD, made(POD, "chat-0")) == Key("ns", "chat")
+    assert cache.put(SERVICE, made(SERVICE, "chat")) == Key("ns", "chat")
+    assert cache.put(LLAMASERVER, made(LLAMASERVER, "chat")) == Key("ns", "chat")
+
+
+def test_what_is_not_ours_concerns_nobody() -> None:
+    cache = Cache(Clock())
+    foreign = made(POD, "other")
+    foreign["metadata"]["labels"] = {"app": "other"}
+    assert cache.put(POD, foreign) is None
+    assert cache.get(POD, "ns", "other") is None
+
+
+def test_big_and_secret_parts_are_not_kept() -> None:
+    cache = Cache(Clock())
+    cache.put(DEPLOYMENT, made(DEPLOYMENT, "chat", spec={"replicas": 2, "template": {"spec": "x" * 10_000}}))
+    kept = cache.deployment(Key("ns", "chat"))
+    assert kept is not None
+    assert kept["spec"] == {"replicas": 2}
+    assert "managedFields" not in kept["metadata"]
+    assert len(str(kept)) < 1000
+
+
+def test_pods_come_in_order_and_go_with_their_server() -> None:
+    cache = Cache(Clock())
+    for name in ("chat-1", "chat-0"):
+        cache.put(POD, made(POD, name))
+    cache.put(POD, made(POD, "batch-0", "batch"))
+    assert [pod["metadata"]["name"] for pod in cache.pods(Key("ns", "chat"))] == ["chat-0", "chat-1"]
+    assert cache.drop(POD, "ns", "chat-0") == Key("ns", "chat")
+    assert cache.drop(POD, "ns", "chat-0") is None
+    assert [pod["metadata"]["name"] for pod in cache.pods(Key("ns", "chat"))] == ["chat-1"]
+
+
+def test_a_list_older_than_an_event_does_not_undo_it() -> None:
+    clock = Clock()
+    cache = Cache(clock)
+    began = clock.now = 10.0
+    clock.now = 11.0
+    cache.put(LLAMASERVER, made(LLAMASERVER, "new"))
+    assert cache.reconcile_with(LLAMASERVER, [], began) == set()
+    assert cache.server(Key("ns", "new")) is not None
+
+
+NAMES = st.sets(st.sampled_from([f"s{number}" for number in range(8)]))
+
+
+@given(cached=NAMES, listed=NAMES, changed=NAMES)
+def test_after_a_comparison_the_cache_is_the_list(
+    cached: set[str], listed: set[str], changed: set[str]
+) -> None:
+    clock = Clock()
+    cache = Cache(clock)
+    for name in cached:
+        cache.put(LLAMASERVER, made(LLAMASERVER, name))
+    clock.now = 5.0
+    objects = [made(LLAMASERVER, name, version="2" if name in changed else "1") for name in listed]
+    concerned = cache.reconcile_with(LLAMASERVER, objects, began=5.0)
+    assert {key.name for key in cache.servers()} == listed
+    assert {key.name for key in concerned} == (cached ^ listed) | (cached & listed & changed)

@@ -1,0 +1,162 @@
+"""A day in the life of a LlamaServer, with the operator in this process and a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from fakes import FakeEngine
+from llamaserver.controller import Operator, Options
+from workbench import Cluster, condition, eventually, running, serving
+
+
+async def test_a_server_becomes_its_children(cluster: Cluster, operator: Operator) -> None:
+    server = await cluster.apply(cluster.server())
+    deployment = await eventually(lambda: cluster.get(cluster.deployment()))
+    service = await eventually(lambda: cluster.get(cluster.named("v1", "Service", "chat")))
+    keys = await eventually(lambda: cluster.get(cluster.named("v1", "ConfigMap", "chat-tuner-keys")))
+    for child in (deployment, service, keys):
+        (owner,) = child["metadata"]["ownerReferences"]
+        # With these the garbage collector takes the children when the LlamaServer goes; no finalizer is
+        # needed.
+        assert owner["uid"] == server["metadata"]["uid"]
+        assert owner["controller"] is True
+        assert owner["blockOwnerDeletion"] is True
+    assert len(keys["data"]) == 1
+    assert "PRIVATE" not in next(iter(keys["data"].values()))
+
+
+async def test_status_follows_the_rollout(cluster: Cluster, operator: Operator, engine: FakeEngine) -> None:
+    await cluster.apply(cluster.server())
+    seen = await eventually(lambda: cluster.get(cluster.server()), lambda it: condition(it, "Accepted"))
+    assert condition(seen, "Accepted")["status"] == "True"
+    assert condition(seen, "Ready")["status"] == "False"
+    await cluster.pod("chat-0", engine)
+    await cluster.rolled_out()
+    seen = await eventually(
+        lambda: cluster.get(cluster.server()), lambda it: condition(it, "Ready").get("status") == "True"
+    )
+    assert seen["status"]["observedGeneration"] == seen["metadata"]["generation"]
+    assert seen["status"]["readyReplicas"] == 1
+    assert condition(seen, "Progressing")["status"] == "False"
+    assert condition(seen, "Stalled")["status"] == "False"
+    assert seen["status"]["selector"].count("llamaserver.dev/name=chat") == 1
+
+
+async def test_a_busy_engine_is_retuned_by_a_signed_change(
+    cluster: Cluster, operator: Operator, engine: FakeEngine
+) -> None:
+    await serving(cluster, engine, slo={"interTokenLatency": {"target": "10ms"}})
+    engine.running, engine.tokens_per_s, engine.itl_s = 40, 1600.0, 0.025
+    await eventually(lambda: engine.cap < 40)
+    seen = await eventually(
+        lambda: cluster.get(cluster.server()),
+        lambda it: (
+            it["status"].get("tuning", {}).get("numSeqs") == engine.cap
+            and it["status"].get("observed", {}).get("running") == 40
+        ),
+    )
+    status = seen["status"]
+    assert status["tuning"]["actuator"] == "Live"
+    assert status["tuning"]["ceiling"] == 64
+    assert condition(seen, "Tuned")["status"] == "True"
+    assert status["observed"]["running"] == 40
+    assert status["decisions"][0]["action"] == "NumSeqs"
+    assert await eventually(lambda: cluster.events("Retuned"))
+
+
+async def test_leases_are_renewed_and_no_more(cluster: Cluster, options: Options, engine: FakeEngine) -> None:
+    async with running(replace(options, lease_seconds=5.0)):
+        await serving(cluster, engine, slo={"interTokenLatency": {"target": "10ms"}})
+        engine.running, engine.tokens_per_s, engine.itl_s = 40, 1600.0, 0.025
+        await eventually(lambda: engine.puts)
+        engine.running, engine.tokens_per_s = 0, 0.0
+        await asyncio.sleep(1)
+        settled, cap = len(engine.puts), engine.cap
+        await eventually(lambda: len(engine.puts) > settled)
+        assert engine.cap == cap
+    assert engine.lease_ends is not None
+
+
+async def test_users_objects_bear_no_trace(cluster: Cluster, operator: Operator, engine: FakeEngine) -> None:
+    await serving(cluster, engine)
+    seen = await cluster.get(cluster.server())
+    assert seen is not None
+    assert "finalizers" not in seen["metadata"]
+    assert "annotations" not in seen["metadata"]
+    managers = {(entry["manager"], entry.get("subresource")) for entry in seen["metadata"]["managedFields"]}
+    assert managers == {("test", None), ("llamaserver-operator", "status")}
+
+
+async def test_a_restart_writes_nothing(cluster: Cluster, options: Options, engine: FakeEngine) -> None:
+    async with running(options):
+        await serving(cluster, engine)
+        await asyncio.sleep(1)
+    before = await _versions(cluster)
+    async with running(options) as again:
+        await eventually(lambda: engine.scrapes and again.metrics.ticks.labels("ok")._value.get() > 5)
+        written = {
+            labels["resource"]: sample.value
+            for metric in again.metrics.api_calls.collect()
+            for sample in metric.samples
+            if (labels := sample.labels) and labels["verb"] == "patch" and sample.name.endswith("_total")
+        }
+    assert written == {}
+    assert await _versions(cluster) == before
+
+
+async def test_drift_is_corrected(cluster: Cluster, operator: Operator, engine: FakeEngine) -> None:
+    await serving(cluster, engine)
+    service = cluster.named("v1", "Service", "chat")
+    await cluster.merge(service, {"spec": {"selector": {"llamaserver.dev/name": "somebody-else"}}})
+    await eventually(
+        lambda: cluster.get(service), lambda it: it["spec"]["selector"]["llamaserver.dev/name"] == "chat"
+    )
+
+
+async def test_what_others_add_stays(cluster: Cluster, operator: Operator, engine: FakeEngine) -> None:
+    await serving(cluster, engine)
+    await cluster.merge(cluster.deployment(), {"metadata": {"labels": {"team": "search"}}})
+    await cluster.merge(cluster.server(), {"spec": {"engine": {"maxNumSeqs": 32}}})
+    live = await eventually(
+        lambda: cluster.get(cluster.deployment()), lambda it: "32" in str(it["spec"]["template"])
+    )
+    assert live["metadata"]["labels"]["team"] == "search"
+
+
+async def test_a_name_that_is_taken_is_left_alone(cluster: Cluster, operator: Operator) -> None:
+    foreign = cluster.named("v1", "Service", "chat", spec={"ports": [{"port": 1234}]})
+    await cluster.apply(foreign)
+    await cluster.apply(cluster.server())
+    seen = await eventually(
+        lambda: cluster.get(cluster.server()), lambda it: condition(it, "Accepted").get("status") == "False"
+    )
+    assert condition(seen, "Accepted")["reason"] == "Conflict"
+    service = await cluster.get(foreign)
+    assert service is not None
+    assert [port["port"] for port in service["spec"]["ports"]] == [1234]
+    assert "ownerReferences" not in service["metadata"]
+
+
+async def test_a_deleted_server_is_forgotten(
+    cluster: Cluster, operator: Operator, engine: FakeEngine
+) -> None:
+    await serving(cluster, engine)
+    await cluster.delete(cluster.server())
+    await eventually(lambda: not operator.registry.known())
+    scrapes = engine.scrapes
+    await asyncio.sleep(1)
+    assert engine.scrapes == scrapes
+    assert f'namespace="{cluster.namespace}"' not in operator.metrics.exposition().decode()
+
+
+async def _versions(cluster: Cluster) -> dict[str, str]:
+    objects = [
+        cluster.server(),
+        cluster.deployment(),
+        cluster.named("v1", "Service", "chat"),
+        cluster.named("v1", "ConfigMap", "chat-tuner-keys"),
+        cluster.named("v1", "Pod", "chat-0"),
+    ]
+    live = [await cluster.get(obj) for obj in objects]
+    return {obj["kind"]: obj["metadata"]["resourceVersion"] for obj in live if obj is not None}

@@ -1,0 +1,259 @@
+"""Conditions and status, judged from facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from llamaserver.api import Status, effective, parse
+from llamaserver.api.effective import EffectiveSpec
+from llamaserver.cluster import EventType
+from llamaserver.control import Cause, Decision, Diagnosis, Observed, Verdict
+from llamaserver.controller.announce import news
+from llamaserver.controller.conditions import Facts, Rollout, judge
+from llamaserver.controller.journal import Move, recommended, retunes, scaled, why
+from llamaserver.controller.retune import InForce
+from llamaserver.controller.runtime import PodReport, Report
+from llamaserver.controller.status import Identity, Moment, compose, tells_something_new
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+WELL = Rollout(exists=True, current=True, wanted=2, updated=2, total=2, ready=2, deadline_exceeded="")
+
+
+def spec(**groups: Any) -> EffectiveSpec:
+    content = {
+        "model": {"uri": "hf://org/model"},
+        "engine": {"image": "vllm:v0.32.0"},
+        "slo": {"interTokenLatency": {"target": "50ms"}},
+        "scaling": {"minReplicas": 1, "maxReplicas": 4},
+    }
+    server = {
+        "apiVersion": "llamaserver.dev/v1alpha1",
+        "kind": "LlamaServer",
+        "metadata": {"name": "chat", "namespace": "ns"},
+        "spec": content | groups,
+    }
+    return effective(parse(server).spec)
+
+
+def report(
+    cause: Cause = Cause.HEALTHY,
+    met: bool | None = True,
+    itl_s: float | None = 0.0412,
+    cap: int = 32,
+    **more: Any,
+) -> Report:
+    observed = Observed(itl_s, 0.03, 0.0, 12, 3, 0.631, 0.0, 412.3, met)
+    diagnosis = Diagnosis(cause, f"it is {cause}", "do this", {"p95_s": 0.0612345, "pods": 2}, since=90.0)
+    decision = Decision({}, 2, "enough", observed, diagnosis, ())
+    fields: dict[str, Any] = {
+        "pods": (PodReport("chat-0", cap, 2048, 64, 12, "InForce"),),
+        "silent": {},
+        "unavailable": {},
+        "failed": {},
+        "partial": False,
+    }
+    return Report(at=100.0, decision=decision, **(fields | more))
+
+
+def facts(**changes: Any) -> Facts:
+    fields: dict[str, Any] = {
+        "spec": spec(),
+        "invalid": "",
+        "apply_problem": None,
+        "claim_problem": "",
+        "rollout": WELL,
+        "rollout_reason": "",
+        "pods": [],
+        "report": report(),
+    }
+    return Facts(**(fields | changes))
+
+
+def verdict(given: Facts, type_: str) -> tuple[bool | None, str]:
+    found = {str(one.type): (one.status, str(one.reason)) for one in judge(given)}
+    return found[type_]
+
+
+def rollout(**changes: Any) -> Rollout:
+    return replace(WELL, **changes)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (WELL, (True, "Serving")),
+        (rollout(exists=False), (False, "Starting")),
+        (rollout(current=False), (False, "RollingOut")),
+        (rollout(updated=1), (False, "RollingOut")),
+        (rollout(ready=0), (False, "NoReplicasReady")),
+        (rollout(wanted=0, updated=0, total=0, ready=0), (True, "ScaledToZero")),
+        # One more replica on its way is elasticity: fewer than promised would be trouble.
+        (rollout(wanted=3, updated=3, total=3, ready=2), (True, "Serving")),
+    ],
+)
+def test_ready_is_serving_with_the_present_spec(state: Rollout, expected: tuple[bool, str]) -> None:
+    assert verdict(facts(rollout=state), "Ready") == expected
+
+
+def test_ready_takes_all_replicas_of_a_fixed_number() -> None:
+    fixed = spec(scaling={"mode": "Fixed"}, replicas=3)
+    state = rollout(wanted=3, updated=3, total=3, ready=2)
+    assert verdict(facts(spec=fixed, rollout=state), "Ready") == (False, "ReplicasNotReady")
+
+
+@pytest.mark.parametrize("met", [True, False, None])
+def test_ready_never_depends_on_the_objective(met: bool | None) -> None:
+    assert verdict(facts(report=report(Cause.AT_CAPACITY, met)), "Ready") == (True, "Serving")
+
+
+def test_an_invalid_spec_is_said_everywhere_it_matters() -> None:
+    given = facts(invalid="spec.engine.extraArgs: use spec.engine.maxNumSeqs")
+    assert verdict(given, "Accepted") == (False, "InvalidSpec")
+    assert verdict(given, "Ready") == (False, "InvalidSpec")
+    assert verdict(given, "Stalled") == (True, "InvalidSpec")
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (report(Cause.HEALTHY, True), (True, "ObjectiveMet")),
+        (report(Cause.AT_CAPACITY, False), (False, "AtCapacity")),
+        (report(Cause.HEALTHY, False), (False, "ObjectiveMissed")),
+        (report(Cause.STALE, None), (None, "NoData")),
+        (report(Cause.IDLE, None), (None, "NoTraffic")),
+    ],
+)
+def test_what_is_not_known_is_neither_met_nor_missed(seen: Report, expected: tuple[bool | None, str]) -> None:
+    assert verdict(facts(report=seen), "SLOMet") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (facts(), (True, "Tuned")),
+        (facts(spec=spec(suspend=True)), (False, "Suspended")),
+        (facts(spec=spec(tuning={"mode": "Off"})), (False, "Off")),
+        (facts(spec=spec(tuning={"mode": "Recommend"})), (False, "Recommending")),
+        (facts(report=report(unavailable={"chat-0": "NoTuner"})), (False, "ActuatorUnavailable")),
+        (facts(report=report(failed={"chat-0": "UnknownKey: x"})), (False, "RetuneFailed")),
+        (facts(report=report(partial=True)), (False, "RetunePartial")),
+        (facts(report=report(pods=())), (None, "NoPodsReport")),
+    ],
+)
+def test_tuned_says_why_not(given: Facts, expected: tuple[bool | None, str]) -> None:
+    assert verdict(given, "Tuned") == expected
+
+
+def test_a_pod_that_answers_without_figures_does_not_report() -> None:
+    assert verdict(facts(), "MetricsAvailable") == (True, "AllPodsReport")
+    frozen = facts(report=report(silent={"chat-0": "no counter moved"}))
+    assert verdict(frozen, "MetricsAvailable") == (False, "NoPodsReport")
+
+
+def test_a_stalled_engine_and_a_claim_that_cannot_be_shared_stall() -> None:
+    assert verdict(facts(report=report(Cause.STALLED)), "Stalled") == (True, "EngineStalled")
+    short = rollout(wanted=3, updated=3, total=3, ready=1)
+    assert verdict(facts(claim_problem="no", rollout=short), "Stalled") == (True, "ClaimNotShareable")
+    assert verdict(facts(claim_problem="no"), "Stalled") == (False, "NotStalled")
+
+
+def status(given: Facts, before: Status | None = None, **more: Any) -> Status:
+    fields: dict[str, Any] = {"decisions": (), "learned": None, "grace_s": 150.0, "now": Moment(100.0, NOW)}
+    return compose(Identity("chat", 3), given, before or Status(), **(fields | more))
+
+
+def test_figures_are_text_with_units_and_two_digits() -> None:
+    observed = status(facts()).to_dict()["observed"]
+    assert observed["interTokenLatency"] == "41ms"
+    assert observed["kvCacheUsage"] == "0.63"
+    assert observed["tokensPerSecond"] == "410"
+    assert observed["queueTime"] == "0s"
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    composed = status(facts(report=report(itl_s=None))).to_dict()
+    assert "interTokenLatency" not in composed["observed"]
+
+
+def test_the_diagnosis_keeps_the_time_since_when_it_holds_over_a_change_of_leader() -> None:
+    first = status(facts())
+    assert first.diagnosis is not None
+    assert first.diagnosis.since == "2026-01-01T11:59:50Z"
+    later = status(facts(), first, now=Moment(5.0, NOW.replace(hour=13)))
+    assert later.diagnosis is not None
+    assert later.diagnosis.since == first.diagnosis.since
+
+
+def test_before_the_first_tick_what_an_earlier_leader_wrote_is_kept() -> None:
+    first = status(facts())
+    assert status(facts(report=None), first) == first
+
+
+def test_noise_in_figures_tells_nothing_new_and_events_do() -> None:
+    before = status(facts())
+    assert not tells_something_new(before, status(facts(report=report(itl_s=0.043)), before))
+    assert tells_something_new(before, status(facts(report=report(cap=16)), before))
+    assert tells_something_new(before, status(facts(report=report(Cause.AT_CAPACITY, False)), before))
+    assert tells_something_new(before, status(facts(rollout=rollout(ready=0)), before))
+
+
+def test_a_transition_is_dated_once() -> None:
+    before = status(facts())
+    later = status(facts(), before, now=Moment(200.0, NOW.replace(hour=14)))
+    assert later.conditions == before.conditions
+
+
+def test_pods_that_moved_alike_share_an_entry() -> None:
+    moves = [Move(f"chat-{number}", InForce(64, 2048), InForce(32, 2048)) for number in range(8)]
+    (entry,) = retunes(moves, "too slow", NOW)
+    assert (entry.action, entry.from_, entry.to, entry.pod) == ("NumSeqs", "64", "32", None)
+    assert entry.reason == "8 pods: too slow"
+
+
+def test_two_knobs_are_two_entries() -> None:
+    entries = retunes([Move("chat-0", InForce(64, 2048), InForce(32, 512))], "why", NOW)
+    assert [(entry.action, entry.pod) for entry in entries] == [
+        ("NumSeqs", "chat-0"),
+        ("NumBatchedTokens", "chat-0"),
+    ]
+
+
+def test_a_recommendation_names_the_cap_and_counts_once_a_value() -> None:
+    rules = (
+        Verdict(
+            "Recommend", True, "the recommended cap is 24", {"pod": "chat-0", "cap": 64, "recommended": 24}
+        ),
+        Verdict(
+            "Recommend", False, "the recommended cap is 64", {"pod": "chat-1", "cap": 64, "recommended": 64}
+        ),
+        Verdict("Slow", True, "p95 is over the target", {"pod": "chat-0", "p95_s": 0.06123}),
+    )
+    decision = replace(report().decision, trail=rules)
+    assert recommended(decision) == {"chat-0": 24}
+    assert "p95 is over the target (p95_s 0.06123)" in why(decision, {"chat-0"})
+    (entry,) = retunes([Move("chat-0", InForce(64, 2048), InForce(24, 2048))], "slow", NOW, recommended=True)
+    assert entry.reason == "recommended: slow"
+
+
+def test_news_are_told_once_and_being_fine_from_the_start_is_none() -> None:
+    fine = status(facts())
+    assert [item.reason for item in news(Status(), fine)] == ["Ready"]
+    assert list(news(fine, fine)) == []
+
+
+def test_what_goes_wrong_is_a_warning_with_its_cure() -> None:
+    fine = status(facts())
+    missed = status(facts(report=report(Cause.AT_CAPACITY, False)), fine)
+    told = {item.reason: item for item in news(fine, missed)}
+    assert told["SLOMissed"].type is EventType.WARNING
+    assert told["AtCapacity"].message.endswith("do this")
+
+
+def test_a_decision_is_told_with_its_reason() -> None:
+    fine = status(facts())
+    grown = status(facts(), fine, decisions=[scaled(1, 2, "queue p95 9s", NOW)])
+    (item,) = news(fine, grown)
+    assert (item.reason, item.message) == ("Scaled", "Replicas 1 -> 2: queue p95 9s")
