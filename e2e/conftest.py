@@ -1,0 +1,59 @@
+"""Fixtures of the scenarios: the cluster, the operator installed with its chart, and a shared engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from demo import release
+from demo.settings import RELEASE, Settings
+from demo.settings import parse as demo_settings
+from harness.fleet import Fleet
+from harness.kube import Kube, KubeError
+from harness.manifests import namespace
+from scenarios.terms import NAMESPACE, OPERATOR_VALUES, TARGET_MS
+
+
+@pytest.fixture(scope="session")
+def kube() -> Kube:
+    """The project's own node, which has to be up."""
+    try:
+        return Kube.own()
+    except KubeError as error:
+        pytest.exit(f"{error}; then run the scenarios again", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Images and namespaces."""
+    output: Path = tmp_path_factory.mktemp("scenarios")
+    return dataclasses.replace(demo_settings(["--output", str(output)]), namespace=NAMESPACE)
+
+
+@pytest.fixture(scope="session")
+def operator(kube: Kube, settings: Settings) -> Iterator[None]:
+    """The operator, installed with the chart and a short lease; uninstalled at the end."""
+    flags = [word for name, value in OPERATOR_VALUES.items() for word in ("--set", f"{name}={value}")]
+    release.install(kube, settings, *flags)
+    yield
+    kube.helm("uninstall", RELEASE, "-n", settings.operator_namespace, "--ignore-not-found", "--wait")
+
+
+@pytest.fixture(scope="session")
+def fleet(kube: Kube, settings: Settings, operator: None) -> Iterator[Fleet]:  # noqa: ARG001
+    """A LlamaServer `chat` with one engine, Ready, shared by the scenarios. Each leaves it as it found it."""
+    kube.apply(namespace(NAMESPACE))
+    shared = Fleet(kube, "chat", NAMESPACE, settings.engine_image, settings.runtime_class, TARGET_MS)
+    shared.apply(shared.resource())
+    shared.wait_ready()
+    yield shared
+    kube.delete("llamaserver", shared.name, NAMESPACE)
+
+
+@pytest.fixture
+def engine_address(fleet: Fleet) -> str:
+    """Address of the one engine, which runs and is tuned at will."""
+    fleet.wait_ready()
+    return str(fleet.engine_pod()["status"]["podIP"])

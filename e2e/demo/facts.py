@@ -1,0 +1,38 @@
+"""Which machine and which versions the figures are about."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+from harness.kube import Kube, Object
+
+from demo.recording import Reading
+from demo.report import Machine
+
+
+def machine(node: Object, *, local: bool) -> Machine:
+    """The engine's node. The processor's name is known only when the node is this machine."""
+    info, capacity = node["status"]["nodeInfo"], node["status"]["capacity"]
+    memory_ki = int(str(capacity["memory"]).removesuffix("Ki"))
+    return Machine(
+        cpu=_processor() if local else info["architecture"],
+        cores=int(capacity["cpu"]),
+        memory_gib=round(memory_ki / 2**20, 1),
+        kernel=info["kernelVersion"],
+    )
+
+
+def _processor() -> str:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def versions(kube: Kube, reading: Reading) -> dict[str, str]:
+    """Kubernetes, helm, vLLM and the tuner, as they say themselves."""
+    server = json.loads(kube.kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"]
+    helm = kube.helm("version", "--short").strip()
+    return {"Kubernetes": server.removeprefix("v"), "helm": helm.removeprefix("v"), **reading.versions}

@@ -1,0 +1,1 @@
+"""What the demo and the fault scenarios share: kubectl, waits, manifests, a streaming client."""

@@ -1,0 +1,141 @@
+"""A LlamaServer on the project's own node: its engines asked directly, load on them, faults in them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cluster.node import Node
+
+from harness.kube import Kube, KubeError, Object
+from harness.manifests import CEILING, MODEL, llamaserver, slo
+from harness.server import Server
+from harness.wait import until
+
+STREAMS = Path(__file__).with_name("streams.py")
+SNAPSHOT = "/llamaserver/v1/snapshot"
+ENGINE_PORT = 8000
+
+
+class Load:
+    """Streams that run in the background, in the node's network."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def running(self) -> bool:
+        """Whether the clients are still at work."""
+        return self._process.poll() is None
+
+    def result(self, timeout: float = 120) -> dict[str, Any]:
+        """Wait for the end; the client's summary. Raises KubeError when there is none."""
+        try:
+            said, _ = self._process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise KubeError(f"the streams did not end within {timeout:.0f} s") from error
+        if self._process.returncode != 0:
+            raise KubeError(f"the streaming client ended with {self._process.returncode}")
+        summary: dict[str, Any] = json.loads(said.splitlines()[-1])
+        return summary
+
+    def stop(self) -> None:
+        """Hang up, if it still runs."""
+        if self.running():
+            self._process.terminate()
+            self._process.wait(timeout=10)
+
+
+class Fleet(Server):
+    """A LlamaServer of real engines, tuned to an objective that needs less than their ceiling."""
+
+    def __init__(
+        self, kube: Kube, name: str, namespace: str, image: str, runtime_class: str | None, target_ms: int
+    ) -> None:
+        super().__init__(kube, name, namespace)
+        self.node = Node()
+        self._image, self._runtime_class, self._target_ms = image, runtime_class, target_ms
+
+    def resource(self, **changes: Any) -> Object:
+        """The resource, with changes to `harness.manifests.llamaserver`'s arguments."""
+        return llamaserver(
+            self.name,
+            self.namespace,
+            image=self._image,
+            runtime_class=self._runtime_class,
+            **{"tuning": "Auto", "objective": slo(self._target_ms), **changes},
+        )
+
+    # --- engines ------------------------------------------------------------------------------------
+
+    def engine_pod(self) -> Object:
+        """The one pod that is not ending."""
+        (pod,) = (pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"])
+        return pod
+
+    def snapshot(self, address: str) -> dict[str, Any] | None:
+        """What the tuner at a pod's address says; None when it does not answer now."""
+        try:
+            said = self.kube.run(
+                "curl", "-sf", "-m", "5", f"http://{address}:{ENGINE_PORT}{SNAPSHOT}", timeout=10
+            )
+        except KubeError:
+            return None
+        snapshot: dict[str, Any] = json.loads(said)
+        return snapshot
+
+    def engine(self, address: str) -> dict[str, Any] | None:
+        """The engine part of a snapshot: cap in force, generation, lease, retunes."""
+        snapshot = self.snapshot(address)
+        return None if not snapshot or not snapshot["engines"] else dict(snapshot["engines"][0])
+
+    def wait_cap(self, address: str, *, tuned: bool, timeout: float) -> float:
+        """Wait until the cap in force is below the ceiling (`tuned`), or at it; return the monotonic time."""
+
+        def there() -> bool:
+            engine = self.engine(address)
+            return engine is not None and (engine["max_num_active_seqs"] < CEILING) is tuned
+
+        wanted = "below its ceiling" if tuned else "back at its start value"
+        until(f"the cap to be {wanted}", there, timeout, every=0.25, seen=lambda: self._told(address))
+        return time.monotonic()
+
+    def _told(self, address: str) -> str:
+        engine = self.engine(address)
+        if engine is None:
+            return "the engine does not answer"
+        kept = ("max_num_active_seqs", "generation", "lease_expires_in_s", "running", "waiting", "retunes")
+        return f"{ {key: engine[key] for key in kept} }; {self.describe()}"
+
+    # --- load and faults ----------------------------------------------------------------------------
+
+    @contextmanager
+    def load(
+        self, concurrency: int, seconds: float, output: tuple[int, int] = (100, 300), drop: bool = False
+    ) -> Iterator[Load]:
+        """Closed-loop streams against the Service; ended with the block at the latest.
+
+        Streams open at the end are waited for, or dropped, which does not count as cut.
+        """
+        process = self.kube.start(
+            *(sys.executable, str(STREAMS), "--url", self.address(), "--model", MODEL),
+            *("--concurrency", str(concurrency), "--seconds", str(seconds)),
+            *("--output-min", str(output[0]), "--output-max", str(output[1])),
+            *(["--drop"] if drop else []),
+        )
+        load = Load(process)
+        try:
+            yield load
+        finally:
+            load.stop()
+
+    def kill_container(self, pod: Object, container: str) -> None:
+        """End a container's process with SIGKILL, behind the kubelet's back."""
+        (status,) = (c for c in pod["status"]["containerStatuses"] if c["name"] == container)
+        identity = status["containerID"].rpartition("/")[2]
+        self.node.exec("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", identity)

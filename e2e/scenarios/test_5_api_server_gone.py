@@ -1,0 +1,77 @@
+"""Without an API server for a minute the engines stay tuned, and the status catches up afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from demo.release import INSTANCE
+from demo.settings import Settings
+from harness.fleet import Fleet
+from harness.kube import KubeError
+from harness.manifests import CEILING
+from harness.wait import until
+from scenarios.terms import LEASE_S
+
+OUTAGE_S = 75.0
+"""Several leases long: whatever is still in force at the end was renewed meanwhile."""
+
+
+@contextmanager
+def no_api_server(fleet: Fleet) -> Iterator[None]:
+    fleet.node.stop("kube-apiserver", "KILL")
+    try:
+        yield
+    finally:
+        fleet.node.start("kube-apiserver")
+
+
+def operator_restarts(fleet: Fleet, settings: Settings) -> dict[str, int]:
+    """Restarts by pod uid."""
+    return {
+        pod["metadata"]["uid"]: sum(c["restartCount"] for c in pod["status"]["containerStatuses"])
+        for pod in fleet.kube.list("pod", settings.operator_namespace, INSTANCE)
+    }
+
+
+def test_tuning_goes_on_without_the_api_server(fleet: Fleet, settings: Settings, engine_address: str) -> None:
+    before = operator_restarts(fleet, settings)
+    with fleet.load(concurrency=40, seconds=OUTAGE_S + 60, drop=True) as load:
+        fleet.wait_cap(engine_address, tuned=True, timeout=60)
+        with no_api_server(fleet):
+            began = time.monotonic()
+            first = fleet.engine(engine_address)
+            assert first is not None
+            while time.monotonic() - began < OUTAGE_S:
+                engine = fleet.engine(engine_address)
+                assert engine is not None, "the engine does not answer"
+                gone = time.monotonic() - began
+                assert engine["max_num_active_seqs"] < CEILING, (
+                    f"the cap was let go {gone:.0f} s into the outage"
+                )
+                time.sleep(2)
+            last = fleet.engine(engine_address)
+            assert last is not None
+            assert last["generation"] > first["generation"], "nothing was renewed"
+            assert last["retunes"]["expired"] == first["retunes"]["expired"]
+            assert last["lease_expires_in_s"] > 0
+            assert LEASE_S * 2 < OUTAGE_S
+        assert load.running(), "the load was to outlast the fault"
+
+    def answers() -> bool:
+        try:
+            return bool(fleet.kube.kubectl("get", "--raw", "/readyz", timeout=5))
+        except KubeError:
+            return False
+
+    until("the API server to be back", answers, 60, every=1.0)
+
+    def caught_up() -> bool:
+        status = fleet.status()
+        idle: bool = status.get("diagnosis", {}).get("cause") == "Idle"
+        return idle and status.get("observed", {}).get("running", 0) == 0
+
+    until("the status to tell that the load is over", caught_up, 90, every=1.0, seen=fleet.describe)
+    assert operator_restarts(fleet, settings) == before, "the operator was restarted"
+    fleet.wait_ready(timeout=60)
