@@ -161,7 +161,11 @@ class FakeEngine:
             case "missing":
                 del counted["itl"]
             case "no-requests":
-                document |= {"requests": None, "requests_reason": "NoStatLogger"}
+                document |= {"requests": None, "requests_reason": "SeveralApiServers", "api_servers": 2}
+            case "no-plugin":
+                document |= {"engines": None, "writable": False, "reason": "EnginePluginMissing"}
+            case "silent":
+                document |= {"engines": None, "writable": False, "reason": "EngineUnreachable"}
             case "flood":
                 return web.Response(body=b'{"schema":1,"x":"' + b"x" * (2 << 20) + b'"}')
             case "redirect":
@@ -212,6 +216,8 @@ class FakeEngine:
             return 401, "WrongAudience"
         except jwt.InvalidTokenError:
             return 401, "BadSignature"
+        if claims.get("boot") != self.boot_id:
+            return 401, "WrongBoot"
         if claims["exp"] - claims["iat"] > 60:
             return 401, "Expired"
         if claims["sha256"] != hashlib.sha256(body).hexdigest() or claims["gen"] != wanted["generation"]:

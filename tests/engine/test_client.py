@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+
 from fakes import FakeEngine
 from llamaserver.control import Setpoint
 from llamaserver.engine import (
@@ -50,15 +51,47 @@ async def test_the_snapshot_is_the_sample(client: EngineClient, engine: FakeEngi
     assert capability(sample) == Live(budget=True)
 
 
-@pytest.mark.parametrize("fault", ["404", "no-requests"])
-async def test_without_the_tuners_figures_metrics_are_read(
-    client: EngineClient, engine: FakeEngine, fault: str
-) -> None:
-    engine.fault = fault
+async def test_without_the_route_metrics_are_read(client: EngineClient, engine: FakeEngine) -> None:
+    engine.fault = "404"
     sample = await client.scrape(target(engine), 2)
     assert isinstance(sample, Sample), sample
     assert sample.source is Source.METRICS
-    assert isinstance(capability(sample), Unavailable)
+    assert capability(sample) == Unavailable("NoTuner", "the engine serves /metrics alone")
+
+
+async def test_several_api_servers_take_the_requests_from_metrics_and_stay_live(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    engine.fault, engine.cap, engine.generation = "no-requests", 24, 3
+    sample = await client.scrape(target(engine), 2)
+    assert isinstance(sample, Sample), sample
+    assert sample.source is Source.TUNER_AND_METRICS
+    assert (sample.engines[0].max_num_active_seqs, sample.engines[0].generation) == (24, 3)
+    assert sample.engines[0].decode_steps is not None
+    assert (sample.itl.count, sample.generation_tokens) == (19, 20)
+    assert capability(sample) == Live(budget=True)
+    assert "SeveralApiServers" in sample.notes[0]
+    answer = await client.put(target(engine), Setpoint(16), 4, 120)
+    assert isinstance(answer, Applied), answer
+
+
+async def test_a_tuner_without_a_way_to_the_engines_says_why_and_metrics_are_read(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    engine.fault = "no-plugin"
+    sample = await client.scrape(target(engine), 2)
+    assert isinstance(sample, Sample), sample
+    assert sample.source is Source.METRICS
+    can = capability(sample)
+    assert isinstance(can, Unavailable)
+    assert can.reason == "EnginePluginMissing"
+
+
+async def test_a_silent_engine_is_not_read_from_metrics(client: EngineClient, engine: FakeEngine) -> None:
+    engine.fault = "silent"
+    found = await client.scrape(target(engine), 2)
+    assert isinstance(found, Failure)
+    assert found.why is Unusable.ENGINE_SILENT
 
 
 async def test_a_missing_route_is_not_asked_for_each_time_but_again_after_a_restart(
@@ -105,6 +138,7 @@ async def test_nobody_there_is_a_failure(client: EngineClient) -> None:
 
 
 async def test_a_signed_change_is_applied_and_read_back(client: EngineClient, engine: FakeEngine) -> None:
+    await client.scrape(target(engine), 2)
     answer = await client.put(target(engine), Setpoint(16, 512), 1, 120)
     assert isinstance(answer, Applied), answer
     assert answer.agreed
@@ -115,6 +149,7 @@ async def test_a_signed_change_is_applied_and_read_back(client: EngineClient, en
 
 
 async def test_null_means_the_start_value(client: EngineClient, engine: FakeEngine) -> None:
+    await client.scrape(target(engine), 2)
     await client.put(target(engine), Setpoint(16), 1, 120)
     answer = await client.put(target(engine), Setpoint(None), 2, 120)
     assert isinstance(answer, Applied)
@@ -125,12 +160,14 @@ async def test_an_old_generation_is_refused_with_the_current_one(
     client: EngineClient, engine: FakeEngine
 ) -> None:
     engine.generation = 7
+    await client.scrape(target(engine), 2)
     answer = await client.put(target(engine), Setpoint(16), 7, 120)
     assert answer == Refused(409, "StaleGeneration", "StaleGeneration", 7)
 
 
 async def test_another_operators_key_changes_nothing(client: EngineClient, engine: FakeEngine) -> None:
     engine.public_keys = KeyRing.new().public()
+    await client.scrape(target(engine), 2)
     answer = await client.put(target(engine), Setpoint(16), 1, 120)
     assert isinstance(answer, Refused)
     assert answer.reason == "UnknownKey"
@@ -139,9 +176,30 @@ async def test_another_operators_key_changes_nothing(client: EngineClient, engin
 
 async def test_a_token_for_one_pod_is_worthless_at_another(client: EngineClient, engine: FakeEngine) -> None:
     engine.pod_uid = "another"
+    await client.scrape(Target("pod-0", "uid-0", 0, engine.host, engine.port), 2)
     answer = await client.put(Target("pod-0", "uid-0", 0, engine.host, engine.port), Setpoint(16), 1, 120)
     assert isinstance(answer, Refused)
     assert answer.reason == "WrongAudience"
+
+
+async def test_a_change_is_for_one_start_of_the_engine(client: EngineClient, engine: FakeEngine) -> None:
+    """The pod's uid outlives its container, and generations begin at 0 again: the start is signed, too."""
+    answer = await client.put(target(engine), Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "NotScraped"
+    await client.scrape(target(engine), 2)
+    engine.boot_id = "boot-1"
+    answer = await client.put(target(engine), Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert (answer.status, answer.reason, engine.puts) == (401, "WrongBoot", [])
+    answer = await client.put(target(engine, restarts=1), Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "NotScraped"
+    await client.scrape(target(engine, restarts=1), 2)
+    assert isinstance(await client.put(target(engine, restarts=1), Setpoint(16), 1, 120), Applied)
+    client.forget("pod-0")
+    answer = await client.put(target(engine, restarts=1), Setpoint(16), 2, 120)
+    assert isinstance(answer, Refused)
 
 
 async def test_without_a_key_nothing_is_sent(engine: FakeEngine) -> None:
@@ -152,6 +210,7 @@ async def test_without_a_key_nothing_is_sent(engine: FakeEngine) -> None:
 
 
 async def test_a_change_that_is_not_answered_is_unreachable(client: EngineClient, engine: FakeEngine) -> None:
+    await client.scrape(target(engine), 2)
     engine.fault = "put-hang"
     answer = await client.put(target(engine), Setpoint(16), 1, 120, deadline_s=0.2)
     assert isinstance(answer, Unreachable)

@@ -9,12 +9,15 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
 from llamaserver.engine import BadKeysError, KeyRing, SigningKey
 
 
 def test_a_token_is_bound_to_pod_body_generation_and_a_short_time() -> None:
     key = SigningKey.generate()
-    token = key.sign(pod_uid="pod-uid", generation=18, body=b'{"a":1}', wall_s=1_800_000_000.7)
+    token = key.sign(
+        pod_uid="pod-uid", boot_id="boot-1", generation=18, body=b'{"a":1}', wall_s=1_800_000_000.7
+    )
     assert jwt.get_unverified_header(token) == {"alg": "EdDSA", "typ": "JWT", "kid": key.kid}
     claims = jwt.decode(
         token,
@@ -26,6 +29,7 @@ def test_a_token_is_bound_to_pod_body_generation_and_a_short_time() -> None:
     assert claims == {
         "iss": "llamaserver-operator",
         "aud": "pod-uid",
+        "boot": "boot-1",
         "iat": 1_800_000_000,
         "exp": 1_800_000_030,
         "gen": 18,

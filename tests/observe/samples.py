@@ -15,10 +15,14 @@ def read(name: str) -> str:
     return (DATA / name).read_text()
 
 
-def histogram(*counts: int, edges: tuple[float, ...] = (0.01, 0.025, 0.05), sum_s: float | None = None) -> Distribution:
+def histogram(
+    *counts: int, edges: tuple[float, ...] = (0.01, 0.025, 0.05), sum_s: float | None = None
+) -> Distribution:
     """A coarse histogram; one count more than finite edges, the last for +Inf."""
     total = sum(counts)
-    return Distribution(total, 0.02 * total if sum_s is None else sum_s, (*edges, math.inf), counts, exact=False)
+    return Distribution(
+        total, 0.02 * total if sum_s is None else sum_s, (*edges, math.inf), counts, exact=False
+    )
 
 
 def engine(**changes: Any) -> EngineState:

@@ -7,9 +7,9 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from llamaserver.observe import Distribution, quantile
 from llamaserver.observe.distribution import EMPTY, MismatchError, add, digest_edges, estimate, mean, subtract
-
 from observe.samples import histogram
 
 LO, GROWTH = 1e-4, 1.04

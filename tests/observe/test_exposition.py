@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from control.plant import CPU_24M, Engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition, quantile
 
+from control.plant import CPU_24M, Engine
+from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition, quantile
 from observe.samples import read
 
 
@@ -109,12 +109,28 @@ def test_two_engines_add_up_and_keep_their_own_cache(live: str) -> None:
 @pytest.mark.parametrize(
     ("find", "put", "why"),
     [
-        ('num_requests_running{engine="0",model_name="m"} 32.0', 'num_requests_running{engine="0"} NaN', Unusable.LYING),
-        ('num_requests_running{engine="0",model_name="m"} 32.0', 'num_requests_running{engine="0"} -1', Unusable.LYING),
-        ('num_requests_running{engine="0",model_name="m"} 32.0', 'num_requests_running{engine="x"} 1', Unusable.LYING),
+        (
+            'num_requests_running{engine="0",model_name="m"} 32.0',
+            'num_requests_running{engine="0"} NaN',
+            Unusable.LYING,
+        ),
+        (
+            'num_requests_running{engine="0",model_name="m"} 32.0',
+            'num_requests_running{engine="0"} -1',
+            Unusable.LYING,
+        ),
+        (
+            'num_requests_running{engine="0",model_name="m"} 32.0',
+            'num_requests_running{engine="x"} 1',
+            Unusable.LYING,
+        ),
         ('le="0.05",model_name="m"} ', 'le="0.05",model_name="m"} -', Unusable.LYING),
-        ('inter_token_latency_seconds_bucket{engine="0",le="+Inf"', 'x{engine="0",le="+Inf"', Unusable.MISSING),
-        ('inter_token_latency_seconds_count{', 'other_count{', Unusable.MISSING),
+        (
+            'inter_token_latency_seconds_bucket{engine="0",le="+Inf"',
+            'x{engine="0",le="+Inf"',
+            Unusable.MISSING,
+        ),
+        ("inter_token_latency_seconds_count{", "other_count{", Unusable.MISSING),
         ("vllm:kv_cache_usage_perc", "vllm:other", Unusable.MISSING),
         ("vllm:num_preemptions_total", "vllm:other", Unusable.MISSING),
         ("vllm:generation_tokens_total", "vllm:other", Unusable.MISSING),
@@ -138,7 +154,9 @@ def test_nan_in_a_family_that_is_not_read_is_harmless(live: str) -> None:
 
 
 def test_a_count_that_contradicts_its_buckets_is_refused(live: str) -> None:
-    line = next(part for part in live.splitlines() if part.startswith("vllm:inter_token_latency_seconds_count"))
+    line = next(
+        part for part in live.splitlines() if part.startswith("vllm:inter_token_latency_seconds_count")
+    )
     assert refused(live.replace(line, line.rsplit(" ", 1)[0] + " 3.0")).why is Unusable.LYING
 
 

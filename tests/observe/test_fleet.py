@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from llamaserver.observe import Distribution, Failure, Memory, Sample, Unusable, Windows, advance, quantile
 from llamaserver.observe.fleet import aggregate, merged
-
 from observe.samples import engine, histogram, sample
 
 

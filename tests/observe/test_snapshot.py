@@ -8,12 +8,25 @@ import math
 from typing import Any
 
 import pytest
-from control.plant import CPU_24M, Engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llamaserver.observe import Failure, Memory, Sample, Source, Unusable, Window, advance, parse_snapshot, quantile
 
-from observe.samples import read
+from control.plant import CPU_24M, Engine
+from llamaserver.observe import (
+    EngineReport,
+    Failure,
+    Memory,
+    Sample,
+    Source,
+    Unusable,
+    Window,
+    advance,
+    parse_snapshot,
+    quantile,
+    read_snapshot,
+    with_requests,
+)
+from observe.samples import engine, histogram, read, sample
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +68,8 @@ def test_recorded_snapshots_of_vllm_0_32(name: str) -> None:
 
 def test_two_recorded_snapshots_make_a_window() -> None:
     first, second = (
-        parse_snapshot(read(f"snapshot_v0.32.0_busy_{i}.json").encode(), at, "uid/0") for i, at in ((1, 0.0), (2, 4.0))
+        parse_snapshot(read(f"snapshot_v0.32.0_busy_{i}.json").encode(), at, "uid/0")
+        for i, at in ((1, 0.0), (2, 4.0))
     )
     memory, _ = advance(Memory(), {"pod": first}, 0.0)
     _, windows = advance(memory, {"pod": second}, 4.0)
@@ -114,13 +128,106 @@ def test_a_wrong_field_is_named(live: dict[str, Any], path: list[Any], value: ob
     assert any(name in found.message for name in [*named, "engine core", "request statistics"])
 
 
+def reports(document: object) -> EngineReport:
+    found = read_snapshot(json.dumps(document).encode(), 5.0, "uid/0")
+    assert isinstance(found, EngineReport), found
+    return found
+
+
+def test_missing_requests_are_taken_from_metrics_and_the_rest_from_the_tuner(live: dict[str, Any]) -> None:
+    document = copy.deepcopy(live) | {"requests": None, "requests_reason": "SeveralApiServers"}
+    document["engines"][0]["queue"] = live["requests"]["0"]["queue"]
+    metrics = sample(5.2, queue=histogram(1, 2, 0, 0), generation_tokens=777)
+    merged, whole = with_requests(reports(document), metrics), parse(live)
+    assert isinstance(whole, Sample)
+    assert merged.source is Source.TUNER_AND_METRICS
+    assert (merged.itl, merged.generation_tokens) == (metrics.itl, 777)
+    assert (merged.engines, merged.engine_steps) == (whole.engines, whole.engine_steps)
+    assert (merged.at, merged.clock_s, merged.incarnation) == (5.0, whole.clock_s, whole.incarnation)
+    assert merged.writable
+    # The engines count waiting times at admission, exactly.
+    assert merged.queue == whole.queue
+    del document["engines"][0]["queue"]
+    assert with_requests(reports(document), metrics).queue == metrics.queue
+
+
+def test_an_engine_without_sums_still_tells_its_state(live: dict[str, Any]) -> None:
+    """As a tuner that switched itself off: no sums, no cap to set, and its reason."""
+    document = copy.deepcopy(live) | {"writable": False, "reason": "TunerFailed", "message": "boom"}
+    for key in ("steps", "queue"):
+        document["engines"][0].pop(key, None)
+    document["engines"][0]["live"] = dict.fromkeys(document["engines"][0]["live"], "TunerFailed")
+    found = parse(document)
+    assert isinstance(found, Sample)
+    assert (found.reason, found.message, found.writable) == ("TunerFailed", "boom", False)
+    assert (found.engines[0].decode_steps, found.engine_steps) == (None, None)
+    assert found.engines[0].running == live["engines"][0]["running"]
+
+
+@pytest.mark.parametrize("reason", ["EnginePluginMissing", "NoEngineAccess", "EngineError", "TunerFailed"])
+def test_engines_out_of_the_tuners_reach_are_read_from_metrics_with_its_reason(
+    live: dict[str, Any], reason: str
+) -> None:
+    document = copy.deepcopy(live) | {"engines": None, "writable": False, "reason": reason, "message": "why"}
+    found = with_requests(reports(document), sample(5.2, engines=(engine(running=9),)))
+    assert (found.source, found.engines[0].running) == (Source.METRICS, 9)
+    assert (found.writable, found.reason, found.message) == (False, reason, "why")
+
+
+@pytest.mark.parametrize("reason", ["EngineUnreachable", "EngineDead", "ShuttingDown"])
+def test_an_engine_that_is_silent_is_said_to_be(live: dict[str, Any], reason: str) -> None:
+    found = parse(copy.deepcopy(live) | {"engines": None, "writable": False, "reason": reason})
+    assert isinstance(found, Failure)
+    assert found.why is Unusable.ENGINE_SILENT
+
+
+def test_a_field_missing_from_the_engines_is_named_and_nothing_can_be_changed(live: dict[str, Any]) -> None:
+    document = copy.deepcopy(live)
+    document["engines"][0]["kv"] = None
+    found = with_requests(reports(document), sample(5.2))
+    assert (found.writable, found.reason) == (False, "SnapshotIncomplete")
+    assert "engines[0].kv" in found.message
+
+
+def test_an_aged_reading_counts_while_it_is_of_now(live: dict[str, Any]) -> None:
+    assert isinstance(parse(copy.deepcopy(live) | {"age_s": 2.9}), Sample)
+    found = parse(copy.deepcopy(live) | {"age_s": 3.1})
+    assert isinstance(found, Failure)
+    assert found.why is Unusable.STALE
+
+
+def test_what_the_engine_says_beyond_the_plain_figures(live: dict[str, Any]) -> None:
+    document = copy.deepcopy(live)
+    state = document["engines"][0]
+    state["kv"]["capacity_tokens"] = 55_000
+    state |= {"start_num_scheduled_tokens": 1024, "waiting_for_streaming_input": 2, "arrived": 3}
+    state |= {"running": 4, "waiting": 5, "waiting_deferred": 2}
+    state["queue"] = {"lo": 1e-4, "growth": 1.04, "count": 2, "sum": 0.0, "counts": {"-1": 2}}
+    found = parse(document)
+    assert isinstance(found, Sample)
+    assert found.queue is not None
+    assert found.queue.count == 2
+    told = found.engines[0]
+    assert (told.kv_capacity_tokens, told.start_num_scheduled_tokens) == (55_000, 1024)
+    # Paused sessions keep their place under the cap.
+    assert (told.running, told.waiting, told.waiting_deferred) == (6, 3, 0)
+
+
 def test_a_queue_that_never_waited_is_no_lie(live: dict[str, Any]) -> None:
     document = copy.deepcopy(live)
-    document["requests"]["0"]["queue"] = {"lo": 1e-4, "growth": 1.04, "count": 5, "sum": 0.0, "counts": {"-1": 5}}
+    document["requests"]["0"]["queue"] = {
+        "lo": 1e-4,
+        "growth": 1.04,
+        "count": 5,
+        "sum": 0.0,
+        "counts": {"-1": 5},
+    }
     assert isinstance(parse(document), Sample)
 
 
-@pytest.mark.parametrize("body", [b"", b"null", b"[]", b"{}", b'{"schema":1}', b"\xff\xfe", b'{"schema":NaN}', b"[" * 9000])
+@pytest.mark.parametrize(
+    "body", [b"", b"null", b"[]", b"{}", b'{"schema":1}', b"\xff\xfe", b'{"schema":NaN}', b"[" * 9000]
+)
 def test_no_body_raises(body: bytes) -> None:
     assert isinstance(parse_snapshot(body, 5.0, "uid/0"), Failure)
 
@@ -133,7 +240,9 @@ def test_no_value_anywhere_raises_or_yields_nonsense(live: dict[str, Any], data:
     while isinstance(node[key], dict | list) and node[key] and data.draw(st.booleans()):
         node = node[key]
         key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
-    node[key] = data.draw(st.sampled_from([None, -1, 0, 1e308, 2**70, "NaN", "", [], {}, True, -0.5, math.pi]))
+    node[key] = data.draw(
+        st.sampled_from([None, -1, 0, 1e308, 2**70, "NaN", "", [], {}, True, -0.5, math.pi])
+    )
     found = parse(document)
     if isinstance(found, Sample):
         assert all(math.isfinite(e.kv_usage) and e.running >= 0 for e in found.engines)
@@ -143,6 +252,8 @@ def test_no_value_anywhere_raises_or_yields_nonsense(live: dict[str, Any], data:
 def test_nan_and_infinity_do_not_parse(live: dict[str, Any]) -> None:
     body = json.dumps(live).encode()
     for bad in (b"NaN", b"Infinity", b"-Infinity"):
-        found = parse_snapshot(body.replace(b'"monotonic_s": 20', b'"monotonic_s": ' + bad + b', "y": 20'), 5.0, "u/0")
+        found = parse_snapshot(
+            body.replace(b'"monotonic_s": 20', b'"monotonic_s": ' + bad + b', "y": 20'), 5.0, "u/0"
+        )
         assert isinstance(found, Failure)
         assert found.why is Unusable.LYING

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from llamaserver.observe import Failure, Memory, NoWindow, Sample, Unusable, Window, advance
 
+from llamaserver.observe import Failure, Memory, NoWindow, Sample, Unusable, Window, advance
 from observe.samples import engine, histogram, sample
 
 
@@ -44,7 +44,13 @@ def test_the_second_gives_exact_deltas() -> None:
     before = sample(10.0)
     window = run(before, later(before, 12.0))[1]
     assert isinstance(window, Window)
-    assert (window.dt, window.itl.count, window.generation_tokens, window.steps, window.finished) == (2.0, 100, 100, 25, 1)
+    assert (window.dt, window.itl.count, window.generation_tokens, window.steps, window.finished) == (
+        2.0,
+        100,
+        100,
+        25,
+        1,
+    )
 
 
 def test_a_missed_scrape_is_bridged_exactly() -> None:
@@ -88,7 +94,9 @@ def test_a_restart_is_seen_and_never_a_negative_rate(after: dict[str, object]) -
 
 def test_after_a_restart_the_next_two_answers_make_a_window() -> None:
     before = sample(10.0)
-    reborn = sample(12.0, incarnation="uid/1", generation_tokens=0, itl=histogram(0, 0, 0, 0), finished=0, engine_steps=0)
+    reborn = sample(
+        12.0, incarnation="uid/1", generation_tokens=0, itl=histogram(0, 0, 0, 0), finished=0, engine_steps=0
+    )
     assert isinstance(run(before, reborn, later(reborn, 14.0))[2], Window)
 
 

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from llamaserver_tuner import access
-from llamaserver_tuner.access import EngineAccess, UnansweredError
+from llamaserver_tuner.access import EngineAccess, Reading, UnansweredError
 
 
 class Cores:
@@ -42,7 +43,8 @@ def failing(error: Exception) -> Callable[[], Awaitable[list[str]]]:
 
 
 async def test_every_engine_is_read() -> None:
-    assert await EngineAccess(client(Cores(two_engines))).read() == [{"engine": 0}, {"engine": 1}]
+    reading = await EngineAccess(client(Cores(two_engines))).read()
+    assert reading == Reading([{"engine": 0}, {"engine": 1}], 0.0)
 
 
 async def test_a_change_reaches_the_engines_with_its_last_moment() -> None:
@@ -69,9 +71,55 @@ async def test_a_hung_engine_is_asked_once_however_often_it_is_scraped(
         assert silence.value.reason == "EngineUnreachable"
     assert len(cores.calls) == 1
     awake.set()
-    assert len(await engines.read()) == 2
+    assert len((await engines.read()).engines) == 2
     await engines.read()
     assert len(cores.calls) == 2
+
+
+async def test_a_slow_step_gives_the_last_reading_with_its_age_and_a_hung_engine_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access, "READ_TIMEOUT_S", 0.01)
+    slow, between_steps, now = [False], asyncio.Event(), [100.0]
+
+    async def answer() -> list[str]:
+        if slow[0]:
+            await between_steps.wait()
+        return [json.dumps({"engine": 0, "running": now[0]})]
+
+    cores = Cores(answer)
+    engines = EngineAccess(client(cores), clock=lambda: now[0])
+    assert (await engines.read()).age_s == 0.0
+    slow[0] = True
+    for now[0] in (102.0, 104.0):
+        assert await engines.read() == Reading([{"engine": 0, "running": 100.0}], now[0] - 100.0)
+    assert len(cores.calls) == 2
+    # The reading that nobody waited for any more is the last one now.
+    between_steps.set()
+    await asyncio.sleep(0.01)
+    between_steps.clear()
+    now[0] = 105.0
+    assert await engines.read() == Reading([{"engine": 0, "running": 104.0}], 1.0)
+    now[0] = 104.0 + access.MAX_AGE_S
+    with pytest.raises(UnansweredError) as silence:
+        await engines.read()
+    assert silence.value.reason == "EngineUnreachable"
+
+
+async def test_an_aged_reading_shows_a_change_made_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "READ_TIMEOUT_S", 0.01)
+    engine = {"engine": 0, "generation": 1, "retunes": {}, "steps": "sums"}
+    answers = [[engine], [{"engine": 0, "generation": 2, "retunes": {}, "error": "none"}]]
+
+    async def answer() -> list[str]:
+        if not answers:
+            await asyncio.Event().wait()
+        return [json.dumps(state) for state in answers.pop(0)]
+
+    engines = EngineAccess(client(Cores(answer)), clock=lambda: 100.0)
+    await engines.read()
+    await engines.apply("{}", 1.0)
+    assert (await engines.read()).engines == [{**engine, "generation": 2}]
 
 
 async def test_a_second_change_is_not_queued_behind_one_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +150,7 @@ async def test_a_reader_that_goes_away_does_not_take_the_answer_from_the_others(
     await asyncio.sleep(0)
     impatient.cancel()
     release.set()
-    assert len(await patient) == 2
+    assert len((await patient).engines) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver_tuner.digest import GROWTH, LO, Digest, bucket_of
 
 durations = st.floats(min_value=1e-6, max_value=1e4)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llamaserver_tuner.metrics import TunerMetrics
 from prometheus_client import REGISTRY
+
+from llamaserver_tuner.metrics import TunerMetrics
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver_tuner.meter import MAX_HOST_GAP_US, StepMeter, StepShape
 from llamaserver_tuner.moments import Moments
 

@@ -14,8 +14,9 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from llamaserver_tuner import signing
-from llamaserver_tuner.access import UnansweredError
+from llamaserver_tuner.access import Reading, UnansweredError
 from llamaserver_tuner.service import REFRESH_S, Identity, TunerService
 from llamaserver_tuner.setpoints import BUDGET, CAP, Limits, Refusal, Setpoints, parse_change
 from llamaserver_tuner.totals import Collected
@@ -32,12 +33,13 @@ class Engines:
         self.silence: UnansweredError | None = None
         self.failed = ""
         self.reads = 0
+        self.age_s = 0.0
 
-    async def read(self) -> list[dict[str, Any]]:
+    async def read(self) -> Reading:
         self.reads += 1
         if self.silence:
             raise self.silence
-        return [self._state(index) for index in range(len(self.setpoints))]
+        return Reading([self._state(index) for index in range(len(self.setpoints))], self.age_s)
 
     async def apply(self, body: str, not_after: float) -> list[dict[str, Any]]:
         if self.silence:
@@ -105,7 +107,7 @@ class Pod:
         body = json.dumps(data).encode()
         now = int(time.time())
         payload = {"iss": signing.ISSUER, "aud": POD, "iat": now, "exp": now + 30, "gen": generation}
-        payload |= {"sha256": hashlib.sha256(body).hexdigest(), **claims}
+        payload |= {"boot": "boot", "sha256": hashlib.sha256(body).hexdigest(), **claims}
         token = jwt.encode(payload, self.key, algorithm="EdDSA", headers={"kid": "k1"})
         return await self.service.put(f"Bearer {token}", body)
 
@@ -117,6 +119,16 @@ async def test_a_healthy_snapshot(tmp_path: Path) -> None:
     assert (got["engines"][0][CAP], got["monotonic_s"], got["api_servers"]) == (32, 50.0, 1)
     assert got["requests"]["0"]["arrived"] == 5
     json.dumps(got)
+
+
+async def test_an_aged_reading_says_its_age(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, Engines())
+    assert (await pod.service.snapshot())["age_s"] == 0.0
+    pod.engines.age_s = 2.5
+    got = await pod.service.snapshot()
+    assert (got["age_s"], got["writable"], len(got["engines"])) == (2.5, True, 1)
+    pod.engines.silence = UnansweredError("EngineUnreachable", "no answer")
+    assert (await pod.service.snapshot())["age_s"] is None
 
 
 async def test_a_change_is_applied_and_read_back_from_every_engine(tmp_path: Path) -> None:
@@ -138,6 +150,7 @@ async def test_a_change_is_applied_and_read_back_from_every_engine(tmp_path: Pat
         ({"extra": 1}, 400, "InvalidBody", "extra"),
         ({"generation": 0}, 409, "StaleGeneration", "generation"),
         ({"claims": {"aud": "pod-b"}}, 401, "WrongAudience", "Authorization"),
+        ({"claims": {"boot": "the one before"}}, 401, "WrongBoot", "Authorization"),
         ({"claims": {"gen": 9}}, 401, "BodyMismatch", "generation"),
     ],
 )

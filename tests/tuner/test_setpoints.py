@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from llamaserver_tuner.setpoints import BUDGET, CAP, Change, Limits, Refusal, Setpoints, parse_change
 
 LIMITS = Limits(
@@ -108,6 +109,7 @@ def test_an_old_generation_is_refused_with_the_current_one_even_after_the_lease(
     assert setpoints.put(Change(9, None, 8, 10), 20.0) is None
 
 
+@settings(deadline=None)
 @given(running=st.integers(0, 32), cap=st.integers(1, 32))
 def test_while_a_cap_drains_every_running_sequence_keeps_its_tokens(running: int, cap: int) -> None:
     setpoints = Setpoints(LIMITS)

@@ -12,10 +12,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from llamaserver_tuner.setpoints import Refusal
 from llamaserver_tuner.signing import Claims, KeyRing, verify
 
 POD = "pod-a"
+BOOT = "boot-a"
 BODY = b'{"max_num_active_seqs": 8}'
 
 
@@ -38,6 +40,7 @@ def header(
     payload = {
         "iss": "llamaserver-operator",
         "aud": POD,
+        "boot": BOOT,
         "iat": now,
         "exp": now + 30,
         "gen": 3,
@@ -50,12 +53,12 @@ def header(
 
 
 def reason(authorization: str | None, folder: Path, body: bytes = BODY, pod: str = POD) -> str:
-    outcome = verify(authorization, body, pod, KeyRing(folder).keys())
+    outcome = verify(authorization, body, pod, BOOT, KeyRing(folder).keys())
     return outcome.reason if isinstance(outcome, Refusal) else ""
 
 
 def test_the_right_token_passes_and_says_what_it_is_for(key: Ed25519PrivateKey, tmp_path: Path) -> None:
-    outcome = verify(header(key), BODY, POD, KeyRing(tmp_path).keys())
+    outcome = verify(header(key), BODY, POD, BOOT, KeyRing(tmp_path).keys())
     assert isinstance(outcome, Claims)
     assert outcome.generation == 3
 
@@ -102,6 +105,8 @@ def test_what_is_no_token_at_all(key: Ed25519PrivateKey, tmp_path: Path) -> None
         ({"iss": "somebody"}, "InvalidToken"),
         ({"iat": int(time.time()) + 300, "exp": int(time.time()) + 330}, "InvalidToken"),
         ({"exp": int(time.time()) + 3600}, "InvalidToken"),
+        ({"boot": "boot-before"}, "WrongBoot"),
+        ({"boot": None}, "WrongBoot"),
         ({"gen": None}, "InvalidToken"),
         ({"gen": "3"}, "InvalidToken"),
         ({"sha256": None}, "InvalidToken"),
@@ -131,9 +136,9 @@ def test_two_keys_are_valid_while_keys_are_rotated(key: Ed25519PrivateKey, tmp_p
     new = Ed25519PrivateKey.generate()
     (tmp_path / "k2.pem").write_bytes(public_pem(new))
     for token in (header(key), header(new, kid="k2")):
-        assert isinstance(verify(token, BODY, POD, ring.keys()), Claims)
+        assert isinstance(verify(token, BODY, POD, BOOT, ring.keys()), Claims)
     (tmp_path / "k1.pem").unlink()
-    outcome = verify(header(key), BODY, POD, ring.keys())
+    outcome = verify(header(key), BODY, POD, BOOT, ring.keys())
     assert isinstance(outcome, Refusal)
     assert outcome.reason == "UnknownKey"
 
@@ -148,11 +153,11 @@ def test_a_replaced_mount_is_read_again(key: Ed25519PrivateKey, tmp_path: Path) 
     (mount / "..data").symlink_to(tmp_path / "v1")
     (mount / "k1.pem").symlink_to("..data/k1.pem")
     ring = KeyRing(mount)
-    assert isinstance(verify(header(key), BODY, POD, ring.keys()), Claims)
+    assert isinstance(verify(header(key), BODY, POD, BOOT, ring.keys()), Claims)
     (mount / "..next").symlink_to(tmp_path / "v2")
     (mount / "..next").replace(mount / "..data")
-    assert isinstance(verify(header(new), BODY, POD, ring.keys()), Claims)
-    assert isinstance(verify(header(key), BODY, POD, ring.keys()), Refusal)
+    assert isinstance(verify(header(new), BODY, POD, BOOT, ring.keys()), Claims)
+    assert isinstance(verify(header(key), BODY, POD, BOOT, ring.keys()), Refusal)
 
 
 def test_what_is_no_ed25519_key_is_no_key(tmp_path: Path) -> None:

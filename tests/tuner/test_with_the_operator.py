@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from llamaserver.engine import SigningKey
 from llamaserver.observe import Sample, parse_snapshot
 from llamaserver_tuner.meter import StepMeter, StepShape
@@ -20,12 +21,13 @@ RECORDED = sorted((Path(__file__).resolve().parents[1] / "observe" / "data").glo
 def test_the_operators_token_passes_and_for_this_pod_alone(tmp_path: Path) -> None:
     key, body = SigningKey.generate(), b'{"max_num_active_seqs":8}'
     (tmp_path / f"{key.kid}.pem").write_text(key.public_pem())
-    token = key.sign(pod_uid="pod-a", generation=4, body=body, wall_s=time.time())
+    token = key.sign(pod_uid="pod-a", boot_id="boot-a", generation=4, body=body, wall_s=time.time())
     keys = KeyRing(tmp_path).keys()
-    outcome = verify(f"Bearer {token}", body, "pod-a", keys)
+    outcome = verify(f"Bearer {token}", body, "pod-a", "boot-a", keys)
     assert isinstance(outcome, Claims)
     assert outcome.generation == 4
-    assert isinstance(verify(f"Bearer {token}", body, "pod-b", keys), Refusal)
+    assert isinstance(verify(f"Bearer {token}", body, "pod-b", "boot-a", keys), Refusal)
+    assert isinstance(verify(f"Bearer {token}", body, "pod-a", "boot-b", keys), Refusal)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)

@@ -130,6 +130,7 @@ def refusals(server: Server, folder: Path) -> None:
             (401, "Expired"),
         ),
         ("another pod's token", lambda: server.put(4, None, aud="other"), (401, "WrongAudience")),
+        ("an earlier start's token", lambda: server.put(4, None, boot="before"), (401, "WrongBoot")),
         ("another body's token", lambda: server.put(4, None, sha256="0" * 64), (401, "BodyMismatch")),
         ("a cap above the ceiling", lambda: server.put(33, None), (400, "OutOfBounds")),
         ("a cap of nothing", lambda: server.put(0, None), (400, "OutOfBounds")),
@@ -184,14 +185,16 @@ def hung_engine(server: Server, key: str = "") -> None:
         started = time.monotonic()
         snapshot = server.snapshot()
         took = time.monotonic() - started
-        check("the snapshot comes all the same", took < 2 and snapshot["engines"] is None, f"{took:.2f} s")
-        check("and says why", snapshot["reason"] == "EngineUnreachable", snapshot["message"])
+        check("the last reading comes with its age", took < 2 and snapshot["age_s"] > 0, f"{took:.2f} s")
         check("with the requests' figures", snapshot["requests"]["0"]["itl"]["count"] > 0)
         answer = server.put(3, None, generation=generation + 1, exp=int(time.time()) + 1)
         check("a change times out", reason(answer) == (504, "EngineTimeout"), reason(answer))
         answer = server.put(3, None, generation=generation + 1)
         check("and is not piled up on", reason(answer) == (504, "EngineTimeout"), reason(answer))
         time.sleep(8)
+        snapshot = server.snapshot()
+        check("an old reading is no longer served", snapshot["engines"] is None, snapshot["age_s"])
+        check("and the reason is said", snapshot["reason"] == "EngineUnreachable", snapshot["message"])
     finally:
         os.kill(core, signal.SIGCONT)
     time.sleep(3)

@@ -13,11 +13,12 @@ import timeit
 from types import SimpleNamespace
 from typing import Any
 
-from llamaserver_tuner.engine import EngineTuner
-from llamaserver_tuner.stats import TunerStatLogger
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from llamaserver_tuner.engine import EngineTuner
+from llamaserver_tuner.stats import TunerStatLogger
 
 BATCHES = (1, 32, 256)
 LOOPS = 2000

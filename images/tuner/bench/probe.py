@@ -14,6 +14,7 @@ from argparse import Namespace
 from typing import Any
 
 from fastapi import Request, Response  # type: ignore[import-not-found]
+
 from llamaserver_tuner import totals
 
 SETTLE_STEPS = 3

@@ -85,10 +85,10 @@ class Server:
             return status, text
 
     def whole_snapshot(self) -> Any:
-        """Return a snapshot with its engines, which a busy machine may keep waiting for over a second."""
+        """Return a snapshot with its engines as of now, for which a busy machine may take over a second."""
         for _ in range(20):
             snapshot = self.snapshot()
-            if snapshot["engines"] is not None:
+            if snapshot["age_s"] == 0:
                 return snapshot
         raise RuntimeError(f"the engine core is not reachable: {snapshot['message']}")
 
@@ -117,6 +117,7 @@ class Server:
             generation = 1 + max(engine["generation"] for engine in self.whole_snapshot()["engines"])
         wanted = {"max_num_active_seqs": cap, "max_num_scheduled_tokens": budget}
         body = json.dumps({**wanted, "generation": generation, "lease_seconds": lease}).encode()
+        claims = {"boot": self.snapshot()["boot_id"], **claims}
         token = (signer or self.signer).token(body, generation, **claims)
         return self.request("PUT", SCHEDULER, body, {"Authorization": f"Bearer {token}"})
 

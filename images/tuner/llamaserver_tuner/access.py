@@ -11,11 +11,16 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from llamaserver_tuner.engine import APPLY, READ
 
 READ_TIMEOUT_S = 1.0
+"""How long a reader waits for the engines before it gets the last reading instead."""
+MAX_AGE_S = 10.0
+"""The oldest reading that is still given out. A step of seconds is slow; a longer silence is an engine that
+hangs."""
 APPLY_TIMEOUT_S = 5.0
 PLUGIN_RETRY_S = 60.0
 """vLLM logs a traceback for every call of an unknown method, so a missing engine plugin is not asked for
@@ -31,6 +36,14 @@ class UnansweredError(Exception):
         self.message = message
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The state of every engine, and how many seconds ago they answered."""
+
+    engines: list[dict[str, Any]]
+    age_s: float
+
+
 class EngineAccess:
     """Reads and changes all engines behind one vLLM `EngineClient`."""
 
@@ -39,17 +52,47 @@ class EngineAccess:
         self._clock = clock
         self._reading: asyncio.Task[list[dict[str, Any]]] | None = None
         self._applying: asyncio.Task[list[dict[str, Any]]] | None = None
+        self._last: tuple[float, list[dict[str, Any]]] | None = None
         self._plugin_missing_until = 0.0
 
-    async def read(self) -> list[dict[str, Any]]:
-        """Return the state of every engine, or raise UnansweredError after a second.
+    async def read(self) -> Reading:
+        """Return the state of every engine, or raise UnansweredError.
 
         At most one reading is under way, and all who ask wait for it, so an engine that hangs finds one
-        message in its socket when it wakes up, not one for every scrape.
+        message in its socket when it wakes up, not one for every scrape. An engine answers between two
+        steps: where these take longer than a second, the last completed reading is returned with its age.
         """
         if self._reading is None or self._reading.done():
             self._reading = self._start(READ)
-        return await self._wait(self._reading, READ_TIMEOUT_S, "EngineUnreachable")
+            self._reading.add_done_callback(self._keep)
+        try:
+            return Reading(await self._wait(self._reading, READ_TIMEOUT_S, "EngineUnreachable"), 0.0)
+        except UnansweredError as error:
+            if error.reason != "EngineUnreachable" or self._last is None:
+                raise
+            at, engines = self._last
+            age_s = self._clock() - at
+            if age_s >= MAX_AGE_S:
+                raise
+            return Reading(engines, age_s)
+
+    def _keep(self, done: asyncio.Task[list[dict[str, Any]]]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._last = self._clock(), done.result()
+
+    def _update(self, done: asyncio.Task[list[dict[str, Any]]]) -> None:
+        """Bring the kept reading up to what a change read back, so that an aged one shows no older state.
+
+        The engine core takes messages in turn, so what it read before the change is here already.
+        """
+        if self._last is None or done.cancelled() or done.exception() is not None:
+            return
+        at, engines = self._last
+        answers = {state["engine"]: state for state in done.result() if "retunes" in state}
+        changed = [{**engine, **answers.get(engine["engine"], {})} for engine in engines]
+        for engine in changed:
+            engine.pop("error", None)
+        self._last = at, changed
 
     async def apply(self, body: str, not_after: float) -> list[dict[str, Any]]:
         """Hand a change to every engine and return the answers, or raise UnansweredError after five
@@ -57,6 +100,7 @@ class EngineAccess:
         if self._applying is not None and not self._applying.done():
             raise UnansweredError("EngineTimeout", "the engine has not answered an earlier change yet")
         self._applying = self._start(APPLY, body, not_after)
+        self._applying.add_done_callback(self._update)
         return await self._wait(self._applying, APPLY_TIMEOUT_S, "EngineTimeout")
 
     def _start(self, method: str, *args: Any) -> asyncio.Task[list[dict[str, Any]]]:

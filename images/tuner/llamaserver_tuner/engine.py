@@ -72,16 +72,25 @@ def _apply(core: Any, body: str, not_after: float) -> str:
 
 def _answer(core: Any, ask: Callable[[EngineTuner], dict[str, Any]]) -> str:
     index = int(getattr(core, "engine_index", 0))
-    try:
-        tuner = core.__dict__.get(_STATE)
-        if tuner is None:
+    tuner = core.__dict__.get(_STATE)
+    if isinstance(tuner, str):
+        return json.dumps({"engine": index, "failed": tuner})
+    if tuner is None:
+        try:
             tuner = EngineTuner(core.scheduler, index)
             tuner.attach()
+        except Exception as error:
+            # Said once and kept: a scheduler that is not understood will not be at the next reading either.
+            logger.exception("the tuner cannot work in engine %d", index)
+            tuner = f"{type(error).__name__}: {error}"
             setattr(core, _STATE, tuner)
+            return json.dumps({"engine": index, "failed": tuner})
+        setattr(core, _STATE, tuner)
+    try:
         return json.dumps(ask(tuner))
     except Exception as error:
-        logger.exception("the tuner cannot work in engine %d", index)
-        return json.dumps({"engine": index, "failed": f"{type(error).__name__}: {error}"})
+        tuner.switch_off(error)
+        return json.dumps({"engine": index, "failed": tuner.failed})
 
 
 class EngineTuner:
@@ -103,9 +112,29 @@ class EngineTuner:
 
     def attach(self) -> None:
         """Put the wrappers on the scheduler object. They stay; without `active` they only pass through."""
-        self._scheduler.add_request = self._counting(self._scheduler.add_request)
-        self._scheduler.schedule = self._leased(self._scheduler.schedule)
-        self._scheduler.update_from_output = self._metered(self._scheduler.update_from_output)
+        scheduler = self._scheduler
+        # All three are looked up before the first is replaced: a scheduler is wrapped whole or not at all.
+        add_request, schedule, update = (
+            scheduler.add_request,
+            scheduler.schedule,
+            scheduler.update_from_output,
+        )
+        scheduler.add_request = self._counting(add_request)
+        scheduler.schedule = self._leased(schedule)
+        scheduler.update_from_output = self._metered(update)
+
+    def switch_off(self, error: Exception) -> None:
+        """Leave the engine as it was started and do nothing any more. Said in the log once."""
+        self.active = False
+        if self.failed:
+            return
+        self.failed = f"{type(error).__name__}: {error}"
+        logger.error("engine %d: the tuner failed and switched itself off", self.index, exc_info=error)
+        try:
+            self.setpoints.reset()
+            self._enforce()
+        except Exception:
+            logger.exception("engine %d: the tuner could not restore the start values", self.index)
 
     def read(self) -> dict[str, Any]:
         """Return this engine's part of the snapshot."""
@@ -166,6 +195,7 @@ class EngineTuner:
             "wanted": {CAP: setpoints.cap, BUDGET: setpoints.budget},
             "live": {name: "TunerFailed" if self.failed else reason for name, reason in limits.live.items()},
             "min_num_scheduled_tokens": limits.min_budget(cap),
+            "pipeline_parallel_size": port.pipeline_parallel_size,
             "tokens_per_seq": limits.tokens_per_seq,
             "chunk_reserve": limits.chunk_reserve,
             "generation": setpoints.generation,
@@ -254,11 +284,4 @@ class EngineTuner:
         try:
             work(*args)
         except Exception as error:
-            self.active = False
-            self.failed = f"{type(error).__name__}: {error}"
-            logger.exception("engine %d: the tuner failed and switched itself off", self.index)
-            try:
-                self.setpoints.reset()
-                self._enforce()
-            except Exception:
-                logger.exception("engine %d: the tuner could not restore the start values", self.index)
+            self.switch_off(error)

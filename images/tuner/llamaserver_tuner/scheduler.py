@@ -77,6 +77,7 @@ class SchedulerPort:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.limits = _limits(scheduler)
+        self.pipeline_parallel_size = _pipeline_parallel_size(scheduler)
 
     @property
     def cap(self) -> int:
@@ -114,7 +115,9 @@ class SchedulerPort:
         """Return what the scheduler holds now.
 
         `waiting` is every request that waits, like vLLM's `num_requests_waiting`; `waiting_deferred` is the
-        part of it that waits for something else than room: an adapter slot, a KV transfer, a grammar.
+        part of it that waits for something else than room: an adapter slot, a KV transfer, a grammar, more
+        input. `waiting_for_streaming_input` is the part of both that keeps its place under the admission cap:
+        sessions that paused for more input.
         """
         scheduler = self._scheduler
         running, waiting = scheduler.get_request_counts()
@@ -123,6 +126,7 @@ class SchedulerPort:
             "running": running,
             "waiting": waiting,
             "waiting_deferred": len(deferred),
+            "waiting_for_streaming_input": int(getattr(scheduler, "num_waiting_for_streaming_input", 0)),
             "kv": self._kv(),
         }
 
@@ -170,7 +174,9 @@ def _limits(scheduler: Any) -> Limits:
         tokens_per_seq=1 + _speculative_tokens(scheduler),
         chunk_reserve=_chunk_reserve(scheduler),
         live={
-            CAP: _class_obstacle(scheduler) or _attribute_obstacle(scheduler, "max_num_active_reqs"),
+            CAP: _class_obstacle(scheduler)
+            or _pipeline_obstacle(scheduler)
+            or _attribute_obstacle(scheduler, "max_num_active_reqs"),
             BUDGET: _class_obstacle(scheduler) or _budget_obstacle(scheduler),
         },
     )
@@ -180,6 +186,17 @@ def _class_obstacle(scheduler: Any) -> str:
     cls = type(scheduler)
     # Another class may ignore the attribute or hold other things true of it.
     return "" if f"{cls.__module__}.{cls.__qualname__}" in _KNOWN_CLASSES else "CustomScheduler"
+
+
+def _pipeline_parallel_size(scheduler: Any) -> int:
+    config = getattr(scheduler, "parallel_config", None)
+    return int(getattr(config, "pipeline_parallel_size", 1) or 1)
+
+
+def _pipeline_obstacle(scheduler: Any) -> str:
+    # The cap counts the sequences of all micro-batches, the meter sees one of them at a time: a law that
+    # compares the two would move the cap by a figure that is too small by the pipeline's depth.
+    return "PipelineParallel" if _pipeline_parallel_size(scheduler) > 1 else ""
 
 
 def _attribute_obstacle(scheduler: Any, name: str) -> str:

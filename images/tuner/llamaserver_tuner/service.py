@@ -55,7 +55,7 @@ class TunerService:
 
     async def snapshot(self) -> dict[str, Any]:
         """Return all that is known, whether or not the engines answer."""
-        engines, obstacle = await self._read()
+        engines, obstacle, age_s = await self._read()
         obstacle = obstacle or self._obstacle_to_writing() or _obstacle_in(engines or [])
         reason, message = obstacle or ("", "")
         requests, requests_reason = self._requests(engines)
@@ -72,6 +72,7 @@ class TunerService:
             "reason": reason,
             "message": message,
             "engines": engines,
+            "age_s": age_s,
             "requests": requests,
             "requests_reason": requests_reason,
         }
@@ -92,7 +93,8 @@ class TunerService:
         obstacle = self._obstacle_to_writing()
         if obstacle is not None:
             return _error(_UNAVAILABLE, Refusal("NotWritable", f"{obstacle[0]}: {obstacle[1]}"))
-        claims = signing.verify(authorization, body, self._identity.pod_uid, self._keys.keys())
+        identity = self._identity
+        claims = signing.verify(authorization, body, identity.pod_uid, identity.boot_id, self._keys.keys())
         if isinstance(claims, Refusal):
             return _error(_UNAUTHORIZED, claims)
         change = parse_change(body)
@@ -109,16 +111,18 @@ class TunerService:
         self._seen(engines)
         return _outcome(engines)
 
-    async def _read(self) -> tuple[list[dict[str, Any]] | None, tuple[str, str] | None]:
+    async def _read(self) -> tuple[list[dict[str, Any]] | None, tuple[str, str] | None, float | None]:
+        """Return the engines, what is in the way of them, and the age of their answer in seconds."""
         try:
-            engines = await self._access.read()
+            reading = await self._access.read()
         except UnansweredError as error:
-            return None, (error.reason, error.message)
+            return None, (error.reason, error.message), None
+        engines = reading.engines
         failed = next((engine for engine in engines if "retunes" not in engine), None)
         if failed is not None:
-            return None, ("TunerFailed", f"engine {failed['engine']}: {failed['failed']}")
+            return None, ("TunerFailed", f"engine {failed['engine']}: {failed['failed']}"), None
         self._seen(engines)
-        return engines, None
+        return engines, None, round(reading.age_s, 3)
 
     def _seen(self, engines: list[dict[str, Any]]) -> None:
         self._metrics.observe(engines)

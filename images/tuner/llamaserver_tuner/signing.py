@@ -1,9 +1,10 @@
 """Who may change an engine: the holder of a key whose public half is mounted here.
 
-A change carries a JSON Web Token signed with Ed25519 (`EdDSA`). It names the pod (`aud`), the body's digest
-(`sha256`), the generation (`gen`) and a life of at most a minute, so a copied request is of no use: it is for
-another pod, or over, or its generation is spent. Public keys are files `<kid>.pem` in one folder; several are
-valid at once, so that keys can be rotated, and the folder is read again whenever it changes.
+A change carries a JSON Web Token signed with Ed25519 (`EdDSA`). It names the pod (`aud`), this start of its
+server (`boot`), the body's digest (`sha256`), the generation (`gen`) and a life of at most a minute, so a
+copied request is of no use: it is for another pod, for an earlier start, or over, or its generation is spent.
+Public keys are files `<kid>.pem` in one folder; several are valid at once, so that keys can be rotated, and
+the folder is read again whenever it changes.
 
 PyJWT and cryptography come with vLLM. Where they are missing nothing can be verified, so nothing can be
 changed.
@@ -87,8 +88,10 @@ class Claims:
     expires_at: int
 
 
-def verify(authorization: str | None, body: bytes, pod_uid: str, keys: Mapping[str, Any]) -> Claims | Refusal:
-    """Check the `Authorization` header of a change with this exact `body` for this pod."""
+def verify(
+    authorization: str | None, body: bytes, pod_uid: str, boot_id: str, keys: Mapping[str, Any]
+) -> Claims | Refusal:
+    """Check the `Authorization` header of a change with this exact `body` for this start of this pod."""
     scheme, _, token = (authorization or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         return Refusal("MissingToken", "send `Authorization: Bearer <token>`", "Authorization")
@@ -98,6 +101,11 @@ def verify(authorization: str | None, body: bytes, pod_uid: str, keys: Mapping[s
     generation, digest = claims.get("gen"), claims.get("sha256")
     if type(generation) is not int or not isinstance(digest, str):
         return _refused("InvalidToken", "the claims gen (integer) and sha256 (text) are wanted")
+    # A container that starts anew keeps its pod's UID and counts generations from 0 again.
+    if claims.get("boot") != boot_id:
+        return _refused(
+            "WrongBoot", "the claim boot is not the boot_id of this start; read the snapshot again"
+        )
     if claims["exp"] - claims["iat"] > MAX_LIFE_S:
         return _refused("InvalidToken", f"a token lives at most {MAX_LIFE_S} s; this one lives longer")
     # Both as bytes: a digest with a letter outside ASCII is wrong, not an error.

@@ -18,7 +18,15 @@ import aiohttp
 
 from llamaserver.control import Setpoint
 from llamaserver.engine.signing import SigningKey
-from llamaserver.observe import Failure, Sample, Unusable, parse_exposition, parse_snapshot
+from llamaserver.observe import (
+    EngineReport,
+    Failure,
+    Sample,
+    Unusable,
+    parse_exposition,
+    read_snapshot,
+    with_requests,
+)
 
 SNAPSHOT_PATH = "/llamaserver/v1/snapshot"
 SCHEDULER_PATH = "/llamaserver/v1/scheduler"
@@ -118,6 +126,8 @@ class EngineClient:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
         self._no_tuner: dict[str, tuple[str, float]] = {}
+        self._boots: dict[str, tuple[str, str]] = {}
+        """Incarnation and tuner's boot id of each pod as last read."""
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -139,18 +149,22 @@ class EngineClient:
     def forget(self, pod: str) -> None:
         """Drop what is remembered of a pod that is gone."""
         self._no_tuner.pop(pod, None)
+        self._boots.pop(pod, None)
 
     async def scrape(self, target: Target, deadline_s: float) -> Sample | Failure:
-        """The pod's sample: the tuner's snapshot, else (no such route, or no statistics in it) `/metrics`.
+        """The pod's sample: the tuner's snapshot, with what that lacks from `/metrics`; without the tuner's
+        route `/metrics` alone.
 
         Both together end within `deadline_s`.
         """
+        report: EngineReport | None = None
         try:
             async with asyncio.timeout(deadline_s):
                 if self._asks_tuner(target):
-                    sample = await self._snapshot(target)
-                    if sample is not None:
-                        return sample
+                    found = await self._snapshot(target)
+                    if isinstance(found, Sample | Failure):
+                        return found
+                    report = found
                 answer = await self._send("GET", target.url(METRICS_PATH), _METRICS_LIMIT)
         except TimeoutError:
             return self._failure(f"no answer within {deadline_s:g} s")
@@ -158,7 +172,10 @@ class EngineClient:
             return self._failure(str(error))
         if answer.status != 200:
             return self._failure(f"{METRICS_PATH} answered {answer.status}")
-        return parse_exposition(answer.body.decode("utf-8", "replace"), self._monotonic(), target.incarnation)
+        sample = parse_exposition(
+            answer.body.decode("utf-8", "replace"), self._monotonic(), target.incarnation
+        )
+        return sample if report is None or isinstance(sample, Failure) else with_requests(report, sample)
 
     async def put(
         self, target: Target, setpoint: Setpoint, generation: int, lease_s: float, deadline_s: float = 6.0
@@ -167,10 +184,14 @@ class EngineClient:
         value.
 
         `generation` must be greater than the one the pod applied last. The tuner itself gives up after 5 s.
+        The pod must have been scraped since its engine started: a change is signed for that start alone.
         """
         key = self._key()
         if key is None:
             return Refused(0, "NoSigningKey", "the operator has no signing key yet")
+        incarnation, boot_id = self._boots.get(target.pod, ("", ""))
+        if incarnation != target.incarnation:
+            return Refused(0, "NotScraped", "the tuner of this start of the engine has not been read yet")
         body = json.dumps(
             {
                 "max_num_active_seqs": setpoint.max_num_active_seqs,
@@ -180,7 +201,9 @@ class EngineClient:
             },
             separators=(",", ":"),
         ).encode()
-        token = key.sign(pod_uid=target.uid, generation=generation, body=body, wall_s=self._wall())
+        token = key.sign(
+            pod_uid=target.uid, boot_id=boot_id, generation=generation, body=body, wall_s=self._wall()
+        )
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             async with asyncio.timeout(deadline_s):
@@ -191,18 +214,19 @@ class EngineClient:
             return Unreachable(str(error))
         return _outcome(answer, setpoint, generation)
 
-    async def _snapshot(self, target: Target) -> Sample | Failure | None:
-        """The snapshot's sample; None when `/metrics` has to be asked instead."""
+    async def _snapshot(self, target: Target) -> Sample | EngineReport | Failure | None:
+        """What the snapshot says; a report or None when `/metrics` has to be asked, too."""
         answer = await self._send("GET", target.url(SNAPSHOT_PATH), _SNAPSHOT_LIMIT)
         if answer.status in (404, 405):
             self._no_tuner[target.pod] = (target.incarnation, self._monotonic())
             return None
         if answer.status != 200:
             return self._failure(f"{SNAPSHOT_PATH} answered {answer.status}")
-        sample = parse_snapshot(answer.body, self._monotonic(), target.incarnation)
-        if isinstance(sample, Failure) and sample.why is Unusable.MISSING:
-            return None
-        return sample
+        found = read_snapshot(answer.body, self._monotonic(), target.incarnation)
+        if isinstance(found, Failure):
+            return None if found.why is Unusable.MISSING else found
+        self._boots[target.pod] = (target.incarnation, found.boot_id)
+        return found
 
     def _asks_tuner(self, target: Target) -> bool:
         missing = self._no_tuner.get(target.pod)

@@ -1,8 +1,8 @@
-"""Signed changes: an Ed25519 key of the operator's, and short-lived tokens bound to one pod, one body, one
-generation.
+"""Signed changes: an Ed25519 key of the operator's, and short-lived tokens bound to one start of one pod's
+engine, one body, one generation.
 
-Engine pods get public keys alone. A copied token is useless: it names another pod, is past its `exp`, carries
-a generation that was already applied, or does not match the body.
+Engine pods get public keys alone. A copied token is useless: it names another pod or an earlier start of its
+engine, is past its `exp`, carries a generation that was already applied, or does not match the body.
 """
 
 from __future__ import annotations
@@ -64,12 +64,16 @@ class SigningKey:
         """PKCS 8, PEM, unencrypted: what the Secret holds."""
         return self.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
 
-    def sign(self, *, pod_uid: str, generation: int, body: bytes, wall_s: float) -> str:
-        """The token for one change to one pod. `wall_s` is Unix time."""
+    def sign(self, *, pod_uid: str, boot_id: str, generation: int, body: bytes, wall_s: float) -> str:
+        """The token for one change to one pod. `boot_id` is its tuner's, `wall_s` Unix time.
+
+        Generations begin anew with the engine while the pod's uid stays, so the start is named, too.
+        """
         issued = int(wall_s)
         claims = {
             "iss": ISSUER,
             "aud": pod_uid,
+            "boot": boot_id,
             "iat": issued,
             "exp": issued + TOKEN_LIFETIME_S,
             "gen": generation,

@@ -4,7 +4,7 @@ out.
 
 from llamaserver.observe.distribution import quantile
 from llamaserver.observe.exposition import parse_exposition
-from llamaserver.observe.snapshot import parse_snapshot
+from llamaserver.observe.snapshot import EngineReport, parse_snapshot, read_snapshot, with_requests
 from llamaserver.observe.types import (
     Distribution,
     EngineState,
@@ -21,6 +21,7 @@ from llamaserver.observe.window import Memory, advance
 
 __all__ = [
     "Distribution",
+    "EngineReport",
     "EngineState",
     "Failure",
     "Memory",
@@ -35,4 +36,6 @@ __all__ = [
     "parse_exposition",
     "parse_snapshot",
     "quantile",
+    "read_snapshot",
+    "with_requests",
 ]

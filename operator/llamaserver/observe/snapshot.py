@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from llamaserver.observe.distribution import EMPTY, MismatchError, add, digest_edges
@@ -23,7 +24,14 @@ from llamaserver.observe.types import (
 )
 
 SCHEMA = 1
+MAX_AGE_S = 3.0
+"""An engine reading older than this says nothing of now: the pod counts as stale until it answers again."""
+
 _MAX_BUCKETS = 4096
+_MAX_BOOT_ID = 128
+_SILENT = ("", "EngineUnreachable", "EngineDead", "ShuttingDown")
+"""Reasons for absent engines that mean a silent engine, not a tuner without a way to it."""
+
 _MOMENTS = tuple(StepMoments.__dataclass_fields__)
 
 
@@ -33,12 +41,75 @@ class _BadError(Exception):
         self.why = why
 
 
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """A snapshot that lacks the requests' figures, which `/metrics` may have. `lacks` says why.
+
+    `engines` is empty when the tuner has nothing of the engines either; then `reason` says why.
+    """
+
+    at: float
+    incarnation: str
+    boot_id: str
+    engines: tuple[EngineState, ...]
+    engine_steps: int | None
+    queue: Distribution | None
+    """Waiting times counted at admission; None when an engine does not tell them."""
+    arrived: int | None
+    clock_s: float
+    writable: bool
+    reason: str
+    message: str
+    version: str
+    lacks: str
+
+
 def parse_snapshot(body: bytes, at: float, incarnation: str) -> Sample | Failure:
-    """What a pod's tuner said at `at`. Its boot id is appended to `incarnation`."""
+    """What a pod's tuner said at `at`. Its boot id is appended to `incarnation`.
+
+    A snapshot without figures of requests is a Failure here; `read_snapshot` gives what it does say.
+    """
+    found = read_snapshot(body, at, incarnation)
+    return Failure(at, Unusable.MISSING, found.lacks) if isinstance(found, EngineReport) else found
+
+
+def read_snapshot(body: bytes, at: float, incarnation: str) -> Sample | EngineReport | Failure:
+    """As `parse_snapshot`, but with what is left where the requests' figures are missing."""
     try:
-        return _sample(_document(body), at, incarnation)
+        return _read(_Node(_document(body), "snapshot"), at, incarnation)
     except _BadError as bad:
         return Failure(at, bad.why, str(bad))
+
+
+def with_requests(report: EngineReport, metrics: Sample) -> Sample:
+    """One sample of both: engines, steps and the way to change them from the tuner, requests from /metrics.
+
+    Where the tuner has nothing of the engines, those are from /metrics, too, and nothing can be changed; its
+    reason is kept.
+    """
+    known = replace(
+        metrics,
+        boot_id=report.boot_id,
+        reason=report.reason,
+        message=report.message,
+        version=report.version,
+        notes=(*metrics.notes, report.lacks),
+    )
+    if not report.engines:
+        # Not the incarnation of the tuner's own samples: the engine's generation in this one is not known.
+        return known
+    return replace(
+        known,
+        at=report.at,
+        incarnation=report.incarnation,
+        source=Source.TUNER_AND_METRICS,
+        engines=report.engines,
+        queue=metrics.queue if report.queue is None else report.queue,
+        engine_steps=metrics.engine_steps if report.engine_steps is None else report.engine_steps,
+        arrived=report.arrived,
+        clock_s=report.clock_s,
+        writable=report.writable,
+    )
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -142,7 +213,10 @@ def _digest(node: _Node) -> Distribution:
 
 def _engine(raw: object, index: int) -> EngineState:
     node = _Node(raw, f"engines[{index}]")
-    kv, steps, live = node.node("kv"), node.node("steps"), node.node("live")
+    live = node.node("live")
+    if node.get("kv") is None:
+        raise _BadError(Unusable.MISSING, f"{node.path}.kv is null")
+    kv = node.node("kv")
     blocks, used = kv.integer("num_blocks"), kv.integer("used_blocks")
     if used > blocks:
         raise _lying(f"{kv.path}.used_blocks", used, f"at most num_blocks, {blocks}")
@@ -150,17 +224,25 @@ def _engine(raw: object, index: int) -> EngineState:
     if not 1 <= cap <= ceiling:
         raise _lying(f"{node.path}.max_num_active_seqs", cap, f"from 1 to max_num_seqs, {ceiling}")
     expires = node.raw.get("lease_expires_in_s")
+    # Without sums (the tuner switched itself off) the step's cost is unknown, not zero.
+    steps = None if node.raw.get("steps") is None else node.node("steps")
+    # vLLM holds a paused session among the waiting, but the cap counts it: it is load that has its place.
+    paused = node.optional_integer("waiting_for_streaming_input") or 0
     return EngineState(
         engine=node.integer("engine"),
-        running=node.integer("running"),
-        waiting=node.integer("waiting"),
-        waiting_deferred=node.integer("waiting_deferred"),
+        running=node.integer("running") + paused,
+        waiting=max(0, node.integer("waiting") - paused),
+        waiting_deferred=max(0, node.integer("waiting_deferred") - paused),
         kv_usage=used / blocks if blocks else 0.0,
-        kv_capacity_tokens=blocks * kv.integer("block_size") or None,
+        # Blocks times block size is not it where layers of several kinds share the pool.
+        kv_capacity_tokens=kv.optional_integer("capacity_tokens")
+        or blocks * kv.integer("block_size")
+        or None,
         preemptions=node.integer("preemptions"),
         max_num_seqs=ceiling,
         max_num_batched_tokens=node.integer("max_num_batched_tokens"),
         start_num_active_seqs=node.integer("start_num_active_seqs"),
+        start_num_scheduled_tokens=node.optional_integer("start_num_scheduled_tokens"),
         max_num_active_seqs=cap,
         max_num_scheduled_tokens=node.integer("max_num_scheduled_tokens"),
         min_num_scheduled_tokens=node.optional_integer("min_num_scheduled_tokens"),
@@ -168,18 +250,25 @@ def _engine(raw: object, index: int) -> EngineState:
         live_budget=live.text("max_num_scheduled_tokens"),
         generation=node.integer("generation"),
         lease_expires_in_s=None if expires is None else node.number("lease_expires_in_s"),
-        decode_steps=_moments(steps.node("decode")),
-        mixed_steps=_moments(steps.node("mixed")),
+        decode_steps=None if steps is None else _moments(steps.node("decode")),
+        mixed_steps=None if steps is None else _moments(steps.node("mixed")),
     )
 
 
 def _engines(root: _Node) -> tuple[EngineState, ...]:
+    """The engines' states; empty where the tuner has no way to them."""
     raw = root.get("engines")
     if raw is None:
-        said = root.text("message", "") or root.text("reason", "")
-        raise _BadError(Unusable.ENGINE_SILENT, f"the engine core does not answer: {said}"[:200])
+        reason, message = root.text("reason", ""), root.text("message", "")
+        if reason in _SILENT:
+            said = message or reason
+            raise _BadError(Unusable.ENGINE_SILENT, f"the engine core does not answer: {said}"[:200])
+        return ()
     if not isinstance(raw, list) or not raw:
         raise _lying("engines", raw, "a list of engines")
+    age_s = 0.0 if root.raw.get("age_s") is None else root.number("age_s")
+    if age_s > MAX_AGE_S:
+        raise _BadError(Unusable.STALE, f"engines: the engine core last answered {age_s:.0f} s ago")
     engines = tuple(_engine(one, i) for i, one in enumerate(raw))
     if len({one.engine for one in engines}) != len(engines):
         raise _lying("engines", [one.engine for one in engines], "every engine once")
@@ -202,14 +291,76 @@ def _finished(requests: list[_Node]) -> int:
     )
 
 
-def _steps(engine: EngineState) -> int:
-    assert engine.decode_steps is not None and engine.mixed_steps is not None
-    return engine.decode_steps.n + engine.mixed_steps.n
+def _steps(engines: tuple[EngineState, ...]) -> int | None:
+    """Steps of all engines; None when one of them does not tell."""
+    total = 0
+    for engine in engines:
+        if engine.decode_steps is None or engine.mixed_steps is None:
+            return None
+        total += engine.decode_steps.n + engine.mixed_steps.n
+    return total if engines else None
 
 
-def _sample(document: Mapping[str, Any], at: float, incarnation: str) -> Sample:
-    root = _Node(document, "snapshot")
-    engines = _engines(root)
+def _waits(engines: list[_Node]) -> Distribution | None:
+    """Waiting times counted at admission, of all engines; None when one of them does not tell."""
+    if not engines or any(engine.raw.get("queue") is None for engine in engines):
+        return None
+    return _added(engines, "queue")
+
+
+def _arrivals(engines: list[_Node]) -> int | None:
+    counts = [engine.optional_integer("arrived") for engine in engines]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _report(root: _Node, at: float, incarnation: str) -> EngineReport:
+    """Everything but the requests. `lacks` is filled in by whoever finds them missing."""
+    boot_id = root.text("boot_id")
+    if not 0 < len(boot_id) <= _MAX_BOOT_ID:
+        raise _lying("snapshot.boot_id", boot_id, f"1 to {_MAX_BOOT_ID} characters")
+    reason, message, lacks = root.text("reason", ""), root.text("message", ""), ""
+    try:
+        engines = _engines(root)
+    except _BadError as bad:
+        if bad.why is not Unusable.MISSING:
+            raise
+        engines, reason, message, lacks = (), "SnapshotIncomplete", str(bad), str(bad)
+    if not engines and not lacks:
+        lacks = f"the tuner has nothing of the engines: {reason}"[:200]
+    nodes = (
+        [_Node(one, f"engines[{i}]") for i, one in enumerate(root.get("engines") or [])] if engines else []
+    )
+    return EngineReport(
+        at=at,
+        incarnation=f"{incarnation}/{boot_id}",
+        boot_id=boot_id,
+        engines=engines,
+        engine_steps=_steps(engines),
+        queue=_waits(nodes),
+        arrived=_arrivals(nodes),
+        clock_s=root.number("monotonic_s"),
+        writable=root.flag("writable") and bool(engines),
+        reason=reason,
+        message=message,
+        version=root.text("vllm", ""),
+        lacks=lacks,
+    )
+
+
+def _read(root: _Node, at: float, incarnation: str) -> Sample | EngineReport:
+    report = _report(root, at, incarnation)
+    if not report.engines:
+        return report
+    try:
+        return _sample(root, report)
+    except _BadError as bad:
+        if bad.why is not Unusable.MISSING:
+            raise
+        return replace(report, lacks=str(bad))
+
+
+def _sample(root: _Node, report: EngineReport) -> Sample:
     raw = root.get("requests")
     if not raw:
         said = root.text("requests_reason", "") or "no engine in it"
@@ -223,26 +374,29 @@ def _sample(document: Mapping[str, Any], at: float, incarnation: str) -> Sample:
     itl = _added(requests, "itl")
     if itl.count > 0 and itl.sum_s <= 0.0:
         raise _lying("requests.itl.sum", itl.sum_s, f"more than 0 s for {itl.count} observations")
+    # Told only when a request finishes, so it is second to what the engines count at admission.
+    finished_waits = _added(requests, "queue")
     return Sample(
-        at=at,
+        at=report.at,
         source=Source.TUNER,
-        incarnation=f"{incarnation}/{root.text('boot_id')}",
-        engines=engines,
+        incarnation=report.incarnation,
+        engines=report.engines,
         itl=itl,
         tpot=_added(requests, "tpot"),
         ttft=_added(requests, "ttft"),
-        queue=_added(requests, "queue"),
+        queue=finished_waits if report.queue is None else report.queue,
         prompt_tokens=total("prompt_tokens"),
         cached_prompt_tokens=total("cached_prompt_tokens"),
         generation_tokens=total("generation_tokens"),
         finished=_finished(requests),
-        engine_steps=sum(_steps(engine) for engine in engines),
+        engine_steps=report.engine_steps,
         arrived=total("arrived"),
         finished_prompt_tokens=total("prompt_tokens_finished"),
         finished_generation_tokens=total("generation_tokens_finished"),
-        clock_s=root.number("monotonic_s"),
-        writable=root.flag("writable"),
-        reason=root.text("reason", ""),
-        message=root.text("message", ""),
-        version=root.text("vllm", ""),
+        clock_s=report.clock_s,
+        writable=report.writable,
+        reason=report.reason,
+        message=report.message,
+        version=report.version,
+        boot_id=report.boot_id,
     )

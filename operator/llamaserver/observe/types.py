@@ -16,6 +16,8 @@ class Source(StrEnum):
     """Where a sample came from, best first."""
 
     TUNER = "Tuner"
+    TUNER_AND_METRICS = "TunerAndMetrics"
+    """Engines and steps from the tuner, figures of requests from /metrics."""
     METRICS = "Metrics"
 
 
@@ -82,6 +84,7 @@ class EngineState:
 
     engine: int
     running: int
+    """What the cap counts: sequences that run, and sessions paused for more input, which keep their place."""
     waiting: int
     waiting_deferred: int
     kv_usage: float
@@ -99,6 +102,8 @@ class EngineState:
     live_cap: str = "NoTuner"
     """Empty when the cap can be set live, else a CamelCase reason."""
     live_budget: str = "NoTuner"
+    start_num_scheduled_tokens: int | None = None
+    """The token budget the engine started with: the upper bound of what can be set."""
     generation: int = 0
     lease_expires_in_s: float | None = None
     decode_steps: StepMoments | None = None
@@ -136,6 +141,8 @@ class Sample:
     message: str = ""
     version: str = ""
     """vLLM's version, where the pod says it."""
+    boot_id: str = ""
+    """The tuner's name for this start of the server, which a change must carry; empty without a tuner."""
     notes: tuple[str, ...] = ()
     """What was odd but harmless, for status and logs."""
 

@@ -11,10 +11,6 @@ from typing import Any
 from unittest import mock
 
 from fastapi import FastAPI
-from harness import Loop, make_request, make_scheduler
-from llamaserver_tuner import engine
-from llamaserver_tuner.http import SCHEDULER_PATH, SNAPSHOT_PATH, TunerEndpoint
-from llamaserver_tuner.stats import TunerStatLogger
 from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 from vllm.plugins import load_endpoint_plugins, load_plugins_by_group
 from vllm.plugins.endpoint_plugins.interface import (
@@ -26,6 +22,11 @@ from vllm.v1.engine import EngineCoreOutputs, EngineCoreRequestType
 from vllm.v1.engine.core import EngineCoreProc, EngineShutdownState
 from vllm.v1.metrics.loggers import load_stat_logger_plugin_factories
 from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+from harness import Loop, make_request, make_scheduler
+from llamaserver_tuner import engine
+from llamaserver_tuner.http import SCHEDULER_PATH, SNAPSHOT_PATH, TunerEndpoint
+from llamaserver_tuner.stats import TunerStatLogger
 
 OURS = "llamaserver_tuner_engine,llamaserver_tuner_http,llamaserver_tuner_stats"
 
@@ -124,9 +125,25 @@ class Core(unittest.TestCase):
 
     def test_a_core_that_is_not_understood_is_reported_and_left_alone(self) -> None:
         self.core.scheduler = object()
-        state = self.call(engine.READ)
-        self.assertEqual(state["engine"], 3)
-        self.assertIn("AttributeError", state["failed"])
+        with mock.patch.object(engine.logger, "exception") as logged:
+            for _ in range(3):
+                state = self.call(engine.READ)
+                self.assertEqual(state["engine"], 3)
+                self.assertIn("AttributeError", state["failed"])
+        self.assertEqual(logged.call_count, 1)
+
+    def test_a_reading_that_fails_switches_the_tuner_off_and_is_said_once(self) -> None:
+        self.call(engine.APPLY, self.body(5), 1e12)
+        tuner, scheduler = self.core._llamaserver_tuner, self.core.scheduler
+        with (
+            mock.patch.object(tuner.port, "gauges", side_effect=KeyError("gone")),
+            mock.patch.object(engine.logger, "error") as logged,
+        ):
+            for _ in range(3):
+                self.assertEqual(self.call(engine.READ)["failed"], "KeyError: 'gone'")
+        self.assertEqual(logged.call_count, 1)
+        self.assertEqual((scheduler.max_num_active_reqs, tuner.active), (16, False))
+        self.assertEqual(self.call(engine.READ)["live"]["max_num_active_seqs"], "TunerFailed")
 
     def test_a_core_without_the_plugin_and_one_that_ends_say_what_the_api_server_looks_for(self) -> None:
         with self.assertRaisesRegex(RuntimeError, "no attribute 'llamaserver_tuner_gone'"):

@@ -9,13 +9,14 @@ import time
 import unittest
 from typing import Any
 
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.utils import compute_iteration_details
+
 from harness import Clock, Loop, make_config, make_request, make_scheduler
 from llamaserver_tuner.engine import EngineTuner
 from llamaserver_tuner.scheduler import SchedulerPort, shape_of
 from llamaserver_tuner.setpoints import BUDGET, CAP
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType
-from vllm.v1.utils import compute_iteration_details
 
 FAR = time.time() + 3600
 
@@ -326,6 +327,26 @@ class Meter(unittest.TestCase):
         for _ in range(3):
             scheduler.add_request(make_request("session", 20, 10, resumable=True))
         self.assertEqual(tuner.arrived, 1)
+
+    def test_a_session_paused_for_more_input_is_told_apart(self) -> None:
+        scheduler = make_scheduler(make_config(seqs=4))
+        tuner, loop = tuned(scheduler), Loop(scheduler)
+        scheduler.add_request(make_request("session", 20, 3, resumable=True))
+        for _ in range(6):
+            loop.step()
+        state = tuner.read()
+        names = ("running", "waiting", "waiting_deferred", "waiting_for_streaming_input")
+        self.assertEqual([state[name] for name in names], [0, 1, 1, 1])
+
+    def test_the_cap_of_a_pipeline_is_not_live(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.parallel_config.pipeline_parallel_size = 2
+        tuner = tuned(scheduler)
+        state = tuner.read()
+        self.assertEqual(state["pipeline_parallel_size"], 2)
+        self.assertEqual(state["live"], {CAP: "PipelineParallel", BUDGET: ""})
+        self.assertEqual(put(tuner, 4)["error"]["reason"], "NotWritable")
+        self.assertEqual(put(tuner, None, 256)[BUDGET], 256)
 
     def test_gauges_are_the_schedulers_own(self) -> None:
         scheduler = make_scheduler(make_config(seqs=4), blocks=101)

@@ -6,13 +6,14 @@ import time
 import unittest
 from typing import Any
 
+from vllm.v1.engine import FinishReason
+from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStateStats, SchedulerStats
+
 from harness import Loop, make_config, make_request, make_scheduler
 from llamaserver_tuner import stats as stats_module
 from llamaserver_tuner.stats import TunerStatLogger
 from llamaserver_tuner.totals import Collected
-from vllm.v1.engine import FinishReason
-from vllm.v1.metrics.loggers import AggregateStatLoggerBase
-from vllm.v1.metrics.stats import IterationStats, LoRARequestStates, RequestStateStats, SchedulerStats
 
 
 class FrontEnd:
