@@ -1,9 +1,9 @@
 """A small plant: one continuous-batching engine, step by step, in virtual time.
 
-It speaks both languages of a pod: the tuner's snapshot (JSON bytes) and exposition text. Steps follow
-tau = a + b B + g K + d P + c [P > 0], with noise per step and, if wanted, noise that a whole second shares. Prompts
-are prefilled in chunks within the token budget; admission keeps to the cap and to the KV cache; when the cache is
-full the newest sequence is preempted and recomputed. Everything is drawn from one seeded generator.
+It speaks both languages of a pod: the tuner's snapshot (JSON bytes) and exposition text. Steps follow tau = a
++ b B + g K + d P + c [P > 0], with noise per step and, if wanted, noise that a whole second shares. Prompts
+are prefilled in chunks within the token budget; admission keeps to the cap and to the KV cache; when the
+cache is full the newest sequence is preempted and recomputed. Everything is drawn from one seeded generator.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ Lengths = Callable[[random.Random, float], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine and a model: seconds per step, sequence, resident token, prefill token, prefill-carrying step."""
+    """A machine and a model: seconds per step, sequence, resident token, prefill token, prefill-carrying
+    step.
+    """
 
     a: float
     b: float
@@ -144,10 +146,14 @@ class Engine:
         start: float = 0.0,
         step_noise: float = 0.04,
         slow_noise: float = 0.0,
+        stalls: float = 0.0,
     ) -> None:
         self.profile, self.lengths = profile, lengths
         self.rng = random.Random(seed)
         self.step_noise, self.slow_noise = step_noise, slow_noise
+        self.stalls = stalls
+        """Share of steps held up by something else on the machine, on average; it comes and goes."""
+        self.stalled, self.stalled_until = 0.0, start
         self.now = start
         self.streams = 0
         self.rate = 0.0
@@ -269,10 +275,19 @@ class Engine:
             self.level, self.level_until = max(0.5, self.rng.gauss(1.0, self.slow_noise)), self.now + 1.0
         return self.level * max(0.5, self.rng.gauss(1.0, self.step_noise))
 
+    def _stall(self) -> float:
+        """Seconds that a step waits for the processor: 20 ms on average when it does."""
+        if not self.stalls:
+            return 0.0
+        if self.now >= self.stalled_until:
+            self.stalled, self.stalled_until = self.stalls * self.rng.expovariate(1.0), self.now + 4.0
+        return self.rng.expovariate(1 / 0.02) if self.rng.random() < self.stalled else 0.0
+
     def _step(self) -> None:
         chunks, prefill = self._schedule()
         p, batch, resident = self.profile, self.decoding, self.kv
         y = (p.a + p.b * batch + p.g * resident + p.d * prefill + (p.c if prefill else 0.0)) * self._noise()
+        y += self._stall()
         self.now += y
         self.log.append((self.now, y, batch))
         if batch and self.clean:

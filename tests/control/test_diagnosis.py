@@ -8,12 +8,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
-from llamaserver.control import Cause, Diagnosis, Limits, Objective
-from llamaserver.observe import NoWindow
 
 from control.plant import CPU_24M, H100_8B, Profile, chat, words
 from control.world import World, constant
+from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
+from llamaserver.control import Cause, Diagnosis, Limits, Objective
+from llamaserver.observe import NoWindow
 
 MEAN_20 = Objective(0.020, Statistic.MEAN)
 OFF = Limits(tuning=TuningMode.OFF)
@@ -101,14 +101,14 @@ def test_a_target_out_of_reach_is_infeasible_and_names_the_smallest(statistic: S
 
 
 def test_a_percentile_broken_by_prefill_alone_is_interference_with_a_budget() -> None:
-    """Short answers to long prompts: beside any other sequence, more than 1 % of tokens meet a long prefill."""
+    """Short answers to long prompts: beside another sequence, over 1 % of tokens meet a long prefill."""
 
     def brief(rng: random.Random, _: float) -> tuple[int, int]:
         return rng.choice((64, 128, 256)), rng.randint(20, 60)
 
     found = settled(World(Objective(0.025, Statistic.P99), lengths=brief, streams=constant(40)).run(150), 40)
     assert found.cause is Cause.PREFILL_INTERFERENCE
-    assert "keep the cap at 1; decoding alone would allow" in found.message
+    assert re.search(r"keep the cap at [12]; decoding alone would allow \d\d", found.message)
     budget = re.search(r"maxNumBatchedTokens to about (\d+)", found.advice)
     assert budget
     # (0.96 * 25 - 7 - 2) / 0.17 prefill tokens fit beside the decode tokens

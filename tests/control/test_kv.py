@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from control.plant import CPU_24M, Engine, Profile, words
 from llamaserver.control import kv
 from llamaserver.control.kv import KvState
 from llamaserver.observe import Memory, NoWindow, Window, advance, parse_snapshot
-
-from control.plant import CPU_24M, Engine, Profile, words
 
 
 def windows(profile: Profile, cap: int, streams: int, seconds: float) -> list[Window]:

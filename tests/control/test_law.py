@@ -9,12 +9,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
-from llamaserver.control import Decision, Fleet, Limits, Objective, State, decide, initial
-from llamaserver.observe import Failure, Memory, Sample, Unusable, Window, advance, parse_exposition, parse_snapshot
 
 from control.plant import CPU_24M, Engine
 from control.world import World, constant
+from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
+from llamaserver.control import Decision, Fleet, Limits, Objective, State, decide, initial
+from llamaserver.observe import (
+    Failure,
+    Memory,
+    Sample,
+    Unusable,
+    Window,
+    advance,
+    parse_exposition,
+    parse_snapshot,
+)
 
 P95_30 = Objective(0.030, Statistic.P95)
 ONE = Fleet(1, 1, 0)
@@ -30,7 +39,9 @@ def test_recommend_computes_and_sets_nothing() -> None:
     assert decision.diagnosis.cause in ("OverBatched", "PrefillInterference")
 
 
-@pytest.mark.parametrize("limits", [Limits(tuning=TuningMode.OFF), Limits(suspended=True)], ids=["off", "suspended"])
+@pytest.mark.parametrize(
+    "limits", [Limits(tuning=TuningMode.OFF), Limits(suspended=True)], ids=["off", "suspended"]
+)
 def test_off_and_suspended_only_look(limits: Limits) -> None:
     world = World(P95_30, replace(limits, replicas_max=4), streams=constant(40)).run(90)
     assert all(d.setpoints == {} for _, d in world.decisions)
@@ -63,7 +74,10 @@ def test_text_alone_observes_and_diagnoses_and_says_why_no_cap_is_set() -> None:
 def test_a_pod_that_may_not_be_written_gets_no_setpoint() -> None:
     engine = Engine(CPU_24M)
     engine.load(streams=40)
-    for change in ({"writable": False, "reason": "NoPublicKeys"}, {"live": {"max_num_active_seqs": "CustomScheduler", "max_num_scheduled_tokens": ""}}):
+    for change in (
+        {"writable": False, "reason": "NoPublicKeys"},
+        {"live": {"max_num_active_seqs": "CustomScheduler", "max_num_scheduled_tokens": ""}},
+    ):
         memory, state = Memory(), initial(None, 0.0)
         for at in (2.0, 4.0, 6.0):
             engine.run_until(engine.now + 2.0)
@@ -82,7 +96,9 @@ def test_the_users_bounds_hold_always() -> None:
     limits = Limits(cap_min=10, cap_max=11)
     world = World(Objective(0.004, Statistic.MEAN), limits, streams=constant(40)).run(60)
     assert {s.max_num_active_seqs for _, d in world.decisions for s in d.setpoints.values()} <= {10, 11}
-    world = World(Objective(1.0, Statistic.MEAN), Limits(cap_min=40, cap_max=99), streams=constant(40)).run(60)
+    world = World(Objective(1.0, Statistic.MEAN), Limits(cap_min=40, cap_max=99), streams=constant(40)).run(
+        60
+    )
     assert {c for _, _, c in world.caps} <= {32}  # never above what the engine started with
 
 
@@ -134,7 +150,9 @@ def scene() -> tuple[list[bytes], list[str]]:
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_sequence_of_answers_breaks_it(scene: tuple[list[bytes], list[str]], data: st.DataObject) -> None:
-    """Lost, repeated, reordered, restarted, lying or foreign answers of two pods, under any objective and limits."""
+    """Lost, repeated, reordered, restarted, lying or foreign answers of two pods, under any objective and
+    limits.
+    """
     snapshots, texts = scene
     objective = Objective(
         data.draw(st.one_of(st.none(), st.floats(1e-4, 10.0))),
@@ -154,10 +172,13 @@ def test_no_sequence_of_answers_breaks_it(scene: tuple[list[bytes], list[str]], 
     for _ in range(data.draw(st.integers(1, 12))):
         now += data.draw(st.sampled_from([0.0, 0.5, 2.0, 2.0, 2.0, 40.0]))
         results = {
-            pod: _answer(data, snapshots, texts, now) for pod in data.draw(st.sets(st.sampled_from(["a", "b"])))
+            pod: _answer(data, snapshots, texts, now)
+            for pod in data.draw(st.sets(st.sampled_from(["a", "b"])))
         }
         memory, windows = advance(memory, results, now)
-        fleet = Fleet(data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6)), data.draw(st.integers(0, 2)))
+        fleet = Fleet(
+            data.draw(st.integers(0, 6)), data.draw(st.integers(0, 6)), data.draw(st.integers(0, 2))
+        )
         state, decision = decide(objective, limits, state, windows, fleet, now)
         _check(decision, state, limits, windows)
 
@@ -173,7 +194,9 @@ def _answer(data: st.DataObject, snapshots: list[bytes], texts: list[str], now: 
     if kind == "damaged":
         key = data.draw(st.sampled_from(['"running": ', '"sum": ', '"y": ', '"used_blocks": ']))
         value = data.draw(st.sampled_from(["0", "1", "NaN", "1e308", "-5", "999999999999999999999999"]))
-        return parse_snapshot(snapshots[i].replace(key.encode(), f"{key}{value}, \"was\": ".encode()), now, incarnation)
+        return parse_snapshot(
+            snapshots[i].replace(key.encode(), f'{key}{value}, "was": '.encode()), now, incarnation
+        )
     return Failure(now, Unusable.UNREACHABLE, "timeout")
 
 

@@ -8,16 +8,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
-from llamaserver.control import Learned, Limits, Objective
 
 from control.plant import CPU_24M, H100_8B, Lengths, Profile, chat, words
 from control.world import World, constant, reversals
+from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
+from llamaserver.control import Learned, Limits, Objective
 
 FIXED = Limits(scaling=ScalingMode.FIXED)
 OVERLOAD = 40
 """Closed-loop streams: more than the CPU engine's 32 sequences."""
-# The best fixed cap that a search over all caps finds for each objective (at most 5 % of windows missed), tokens/s.
+# The best fixed cap that a search over all caps finds for each objective (at most 5 % of windows missed),
+# tokens/s.
 HINDSIGHT = {
     (Statistic.MEAN, 0.016): 830,
     (Statistic.P95, 0.030): 854,
@@ -29,7 +30,9 @@ HINDSIGHT = {
 
 @pytest.mark.parametrize(("statistic", "target_s"), HINDSIGHT)
 def test_an_overload_is_held_within_15_s_and_costs_little(statistic: Statistic, target_s: float) -> None:
-    world = World(Objective(target_s, statistic), streams=lambda t: OVERLOAD if t > 10 else 0, seed=3).run(330)
+    world = World(Objective(target_s, statistic), streams=lambda t: OVERLOAD if t > 10 else 0, seed=3).run(
+        330
+    )
     assert world.violated(25) <= 0.05
     # A p99 is told by a handful of steps in a window, so it has to be kept at a distance.
     share = 0.80 if statistic is Statistic.P99 else 0.88
@@ -179,7 +182,12 @@ def test_where_memory_binds_preemptions_go_and_throughput_stays(
     worlds = {}
     for mode in (TuningMode.OFF, TuningMode.AUTO):
         worlds[mode] = World(
-            Objective(target_s, Statistic.MEAN), Limits(tuning=mode), profile, lengths, constant(streams), seed=4
+            Objective(target_s, Statistic.MEAN),
+            Limits(tuning=mode),
+            profile,
+            lengths,
+            constant(streams),
+            seed=4,
         ).run(300)
     off, on = ({n: e.preempted_ever for n, e in w.engines.items()}["pod-1"] for w in worlds.values())
     assert off > 100
@@ -195,7 +203,11 @@ def test_the_cap_never_rises_while_preemptions_rise(seed: int) -> None:
         return prompt, output * (3 if t > 60 else 1)
 
     world = World(
-        Objective(0.060, Statistic.MEAN), profile=replace(CPU_24M, kv_tokens=5000), lengths=growing, streams=constant(OVERLOAD), seed=seed
+        Objective(0.060, Statistic.MEAN),
+        profile=replace(CPU_24M, kv_tokens=5000),
+        lengths=growing,
+        streams=constant(OVERLOAD),
+        seed=seed,
     )
     cap, last = 0, 0
     while world.now < 240:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llamaserver.control.model import Block, StepModel, block_of, exact_block, remembered, update
-from llamaserver.observe import Memory, StepMoments, Window, advance, parse_exposition, parse_snapshot
 
 from control.plant import CPU_24M, H100_8B, Engine, Lengths, Profile, chat, slower, words
+from llamaserver.control.model import Block, StepModel, block_of, exact_block, remembered, update
+from llamaserver.observe import Memory, StepMoments, Window, advance, parse_exposition, parse_snapshot
 
 
 def learn(
@@ -33,7 +33,11 @@ def learn(
         for _ in range(int(seconds / 2)):
             engine.run_until(engine.now + 2.0)
             now = engine.now
-            said = parse_exposition(engine.metrics(), now, "p") if text else parse_snapshot(engine.snapshot(), now, "p")
+            said = (
+                parse_exposition(engine.metrics(), now, "p")
+                if text
+                else parse_snapshot(engine.snapshot(), now, "p")
+            )
             memory, windows = advance(memory, {"p": said}, now)
             window = windows["p"]
             block = block_of(window) if isinstance(window, Window) else None
@@ -47,9 +51,13 @@ def mean_context(engine: Engine) -> float:
 
 
 @pytest.mark.parametrize(
-    ("profile", "lengths", "caps"), [(CPU_24M, words, [4, 12, 8]), (H100_8B, chat, [16, 64, 32])], ids=["cpu", "h100"]
+    ("profile", "lengths", "caps"),
+    [(CPU_24M, words, [4, 12, 8]), (H100_8B, chat, [16, 64, 32])],
+    ids=["cpu", "h100"],
 )
-def test_exact_sums_give_the_machines_own_figures(profile: Profile, lengths: Lengths, caps: list[int]) -> None:
+def test_exact_sums_give_the_machines_own_figures(
+    profile: Profile, lengths: Lengths, caps: list[int]
+) -> None:
     model, engine = learn(profile, lengths, caps)
     context = mean_context(engine)
     assert model.a_s == pytest.approx(profile.a, rel=0.15)
@@ -95,14 +103,18 @@ def test_a_steady_load_for_a_quarter_of_an_hour_does_not_wind_the_estimate_up() 
 def test_one_disturbed_window_does_not_move_the_model_much() -> None:
     model, engine = learn(CPU_24M, words, [4, 12, 8])
     before = model.decode_s(8, 220.0)
-    odd = Block(100.0, (100.0, 50.0, 21.5, 60.0, 4.0), *_outer((1.0, 0.5, 0.215, 0.6, 0.04), 100.0, 10 * before))
+    odd = Block(
+        100.0, (100.0, 50.0, 21.5, 60.0, 4.0), *_outer((1.0, 0.5, 0.215, 0.6, 0.04), 100.0, 10 * before)
+    )
     after = update(model, [odd], 2.0)
     assert after is not None
     assert after.decode_s(8, 220.0) == pytest.approx(before, rel=0.15)
     assert engine.now > 0
 
 
-def _outer(x: tuple[float, ...], n: float, y: float) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...], float]:
+def _outer(
+    x: tuple[float, ...], n: float, y: float
+) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...], float]:
     return tuple(tuple(n * a * b for b in x) for a in x), tuple(n * a * y for a in x), n * y * y
 
 
@@ -119,8 +131,10 @@ moments = st.tuples(*(st.integers(0, 10**k) for k in (3, 5, 8, 5, 9, 7, 10, 7, 1
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(moments, moments), min_size=1, max_size=4))
-def test_no_sums_however_absurd_break_the_model(blocks: list[tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-    """Sums that contradict each other cannot be told from true ones; the model stays finite and admissible."""
+def test_no_sums_however_absurd_break_the_model(
+    blocks: list[tuple[tuple[int, ...], tuple[int, ...]]],
+) -> None:
+    """Sums at odds with each other cannot be told from true ones; the model stays finite and admissible."""
     model: StepModel | None = None
     for decode, mixed in blocks:
         block = exact_block(StepMoments(*decode), StepMoments(*mixed))
@@ -144,4 +158,7 @@ def test_preempted_and_short_windows_teach_nothing() -> None:
     assert block_of(window) is not None
     assert block_of(replace(window, preemptions=1)) is None
     assert block_of(replace(window, decode_steps=StepMoments(n=50, B=50), mixed_steps=StepMoments())) is None
-    assert block_of(replace(window, decode_steps=StepMoments(n=4, B=4, y=40_000), mixed_steps=StepMoments())) is None
+    assert (
+        block_of(replace(window, decode_steps=StepMoments(n=4, B=4, y=40_000), mixed_steps=StepMoments()))
+        is None
+    )

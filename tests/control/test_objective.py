@@ -1,4 +1,6 @@
-"""The objective's figure at another cap: exact where it was measured, right where it was not, monotone everywhere."""
+"""The objective's figure at another cap: exact where it was measured, right where it was not, monotone
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from control.plant import CPU_24M, Engine, Lengths, words
 from llamaserver.control.history import History, changed_load, record_of, remember
 from llamaserver.control.model import StepModel, block_of, update
 from llamaserver.control.objective import Predictor
 from llamaserver.observe import Memory, Window, advance, parse_snapshot
-
-from control.plant import CPU_24M, Engine, Lengths, words
 
 
 def observed(
@@ -71,7 +73,9 @@ def test_a_mean_is_foretold_at_other_caps(at_twelve: tuple[History, StepModel], 
 def test_the_share_beyond_a_target_is_foretold_at_other_caps(
     at_twelve: tuple[History, StepModel], cap: int, target_s: float
 ) -> None:
-    """The prefill-carrying steps make the tail: their share grows with the batch, which a fixed ratio cannot say."""
+    """The prefill-carrying steps make the tail: their share grows with the batch, which a fixed ratio cannot
+    say.
+    """
     _, _, engine = observed(cap, seconds=200.0, seed=7)
     seen = [(y, b) for t, y, b in engine.log if t > 30 and b]
     true = sum(b for y, b in seen if y > target_s) / sum(b for _, b in seen)
@@ -87,7 +91,12 @@ def test_the_share_beyond_a_target_is_foretold_at_other_caps(
     st.integers(1, 31),
 )
 def test_figures_rise_with_the_cap_and_fall_with_the_target(
-    at_twelve: tuple[History, StepModel], q: float | None, target_s: float, more: float, sigmas: float, cap: int
+    at_twelve: tuple[History, StepModel],
+    q: float | None,
+    target_s: float,
+    more: float,
+    sigmas: float,
+    cap: int,
 ) -> None:
     tight, loose = predictor(at_twelve, target_s, q), predictor(at_twelve, target_s * more, q)
     assert tight.figure(cap).ratio <= tight.figure(cap + 1).ratio + 1e-9
@@ -108,7 +117,11 @@ def test_the_cap_is_within_bounds_and_monotone_in_the_target(
     at_twelve: tuple[History, StepModel], q: float | None, target_s: float, more: float, one: int, two: int
 ) -> None:
     low, high = min(one, two), max(one, two)
-    caps = [p.largest(low, high, p.aim(), 1.0) for t in (target_s, target_s * more) for p in [predictor(at_twelve, t, q)]]
+    caps = [
+        p.largest(low, high, p.aim(), 1.0)
+        for t in (target_s, target_s * more)
+        for p in [predictor(at_twelve, t, q)]
+    ]
     assert all(low <= c <= high for c in caps)
     assert caps[0] <= caps[1]
 

@@ -6,18 +6,29 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from llamaserver.api.enums import Statistic
-from llamaserver.control import Cause, Decision, Fleet, Limits, Objective, decide, initial
-from llamaserver.observe import Failure, Memory, NoWindow, Sample, Unusable, Window, advance, parse_exposition, parse_snapshot
-
 from control.plant import CPU_24M, Engine
 from control.world import World, constant
+from llamaserver.api.enums import Statistic
+from llamaserver.control import Cause, Decision, Fleet, Limits, Objective, decide, initial
+from llamaserver.observe import (
+    Failure,
+    Memory,
+    NoWindow,
+    Sample,
+    Unusable,
+    Window,
+    advance,
+    parse_exposition,
+    parse_snapshot,
+)
 
 P95_50 = Objective(0.050, Statistic.P95)
 ONE = Fleet(1, 1, 0)
 
 
-def ticks(answers: list[tuple[float, Sample | Failure]], objective: Objective = P95_50, fleet: Fleet = ONE) -> list[Decision]:
+def ticks(
+    answers: list[tuple[float, Sample | Failure]], objective: Objective = P95_50, fleet: Fleet = ONE
+) -> list[Decision]:
     memory, state, found = Memory(), initial(None, 0.0), []
     for at, answer in answers:
         memory, windows = advance(memory, {"pod": answer}, at)
@@ -121,7 +132,9 @@ def test_the_cap_of_a_pod_with_two_engines_is_per_engine() -> None:
 
 
 def test_desired_does_not_double_while_pods_load() -> None:
-    world = World(Objective(0.016, Statistic.MEAN), Limits(replicas_max=16), streams=constant(200), cold_start_s=600)
+    world = World(
+        Objective(0.016, Statistic.MEAN), Limits(replicas_max=16), streams=constant(200), cold_start_s=600
+    )
     world.run(500)
     assert [n for _, n in world.scales] == [2]
 
@@ -164,16 +177,21 @@ def test_an_empty_body_holds_everything() -> None:
 
 
 def test_a_healthy_engine_that_preempts_now_and_then_is_left_in_peace() -> None:
-    """Seven requests in a hundred preempted once is common where the cache is well used; throughput must not suffer."""
+    """Seven requests in a hundred preempted once is common where the cache is well used; throughput must not
+    suffer.
+    """
     world = World(Objective(None), profile=replace(CPU_24M, kv_tokens=7600), streams=constant(40)).run(300)
     assert world.state.pods["pod-1"].kv.trust > 0.8
     assert world.tokens_per_s(60) > 950
 
 
 def test_the_same_cache_usage_of_two_request_shapes_is_not_the_same_latency() -> None:
-    """Seventy per cent full of long contexts or of many short ones: the cap follows the objective, not the usage."""
+    """Seventy per cent full of long contexts or of many short ones: the cap follows the objective, not the
+    usage.
+    """
     caps = {}
     for name, prompt in (("short", 40), ("long", 400)):
+
         def lengths(rng: Any, _: float, prompt: int = prompt) -> tuple[int, int]:
             return prompt, rng.randint(60, 300)
 
@@ -185,7 +203,7 @@ def test_the_same_cache_usage_of_two_request_shapes_is_not_the_same_latency() ->
 
 def test_a_pod_read_for_the_first_time_is_no_zero() -> None:
     made = document()
-    memory, windows = advance(Memory(), {"pod": said(made, 2.0)}, 2.0)
+    _, windows = advance(Memory(), {"pod": said(made, 2.0)}, 2.0)
     assert isinstance(windows["pod"], NoWindow)
     assert windows["pod"].why is Unusable.FIRST
     _, decision = decide(P95_50, Limits(), initial(None, 0.0), windows, ONE, 2.0)

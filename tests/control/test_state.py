@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.control import Learned, initial
 
 KNOWN = Learned(6.4e-3, 0.45e-3, 0.6e-6, 0.17e-3, 2e-3, cap=12.0, target_s=0.03, quantile=0.95, kappa=1.7)
@@ -49,7 +50,9 @@ def test_a_missing_figure_is_refused() -> None:
         Learned.from_dict(raw)
 
 
-@given(st.dictionaries(st.text(max_size=8), st.one_of(st.none(), st.floats(), st.text(max_size=5)), max_size=5))
+@given(
+    st.dictionaries(st.text(max_size=8), st.one_of(st.none(), st.floats(), st.text(max_size=5)), max_size=5)
+)
 def test_no_alien_dict_passes_or_raises_anything_else(raw: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="learned"):
         Learned.from_dict(raw)

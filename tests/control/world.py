@@ -5,10 +5,12 @@ Only this file stands for the shell around the core: it scrapes, renews leases, 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from control.plant import CPU_24M, Engine, Lengths, Profile, words
 from llamaserver.api.enums import Statistic
 from llamaserver.control import Decision, Fleet, Learned, Limits, Objective, decide, initial
 from llamaserver.observe import (
@@ -22,13 +24,14 @@ from llamaserver.observe import (
     parse_snapshot,
 )
 
-from control.plant import CPU_24M, Engine, Lengths, Profile, words
-
 QUANTILE = {Statistic.P50: 0.5, Statistic.P90: 0.9, Statistic.P95: 0.95, Statistic.P99: 0.99}
 
 
 def constant(value: float) -> Callable[[float], float]:
     return lambda _: value
+
+
+nothing = constant(0)
 
 
 @dataclass
@@ -39,12 +42,13 @@ class World:
     limits: Limits = field(default_factory=Limits)
     profile: Profile = CPU_24M
     lengths: Lengths = words
-    streams: Callable[[float], float] = constant(0)
-    rate: Callable[[float], float] = constant(0)
+    streams: Callable[[float], float] = nothing
+    rate: Callable[[float], float] = nothing
     seed: int = 1
     tick_s: float = 2.0
     step_noise: float = 0.04
     slow_noise: float = 0.0
+    stalls: float = 0.0
     dropped: float = 0.0
     """Share of scrapes that fail."""
     text: bool = False
@@ -79,6 +83,7 @@ class World:
             start=self.now,
             step_noise=self.step_noise,
             slow_noise=self.slow_noise,
+            stalls=self.stalls,
         )
         self.engines[f"pod-{self.serial}"] = engine
 
@@ -167,8 +172,8 @@ class World:
 
 def reversals(values: Sequence[float]) -> int:
     """How often a sequence of settings turned from rising to falling or back."""
-    signs = [b > a for a, b in zip(values, values[1:], strict=False) if a != b]
-    return sum(a != b for a, b in zip(signs, signs[1:], strict=False))
+    signs = [b > a for a, b in itertools.pairwise(values) if a != b]
+    return sum(a != b for a, b in itertools.pairwise(signs))
 
 
 def statistic(window: Sequence[tuple[float, int]], which: Statistic) -> float:

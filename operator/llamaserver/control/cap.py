@@ -31,7 +31,17 @@ RAISE_FACTOR = 1.25
 FAR_FACTOR = 2.0
 """Largest raise in one move: near the wanted cap, and while it is at least twice the cap away."""
 TRIM = 0.1
-"""Deepest cut in one move when only the long run says that the aim is missed, not yet the objective."""
+"""Deepest cut in one move when only the long run says that the aim is missed, not yet the objective; or when
+the model sees no reason in batch or prefill why it should be.
+"""
+DISTURBED_CUT, DISTURBED_NOW = 0.5, 0.8
+"""No cut goes below this share of the cap that the model says would hold a percentile on an undisturbed
+machine: a tail that is there at every cap is no reason to give the throughput away. Half leaves room for a
+model off by two; the newest seconds alone, with a tail that prefill does not explain, may take less.
+"""
+DISTURBED_ROOM = 1.15
+"""Where the model would allow so much more than the cap, a miss is not the cap's fault: it is only trimmed.
+"""
 UNTRUSTED_CUT = 0.5
 """Deepest cut in one move while the slope is not known well."""
 NO_RAISE_AFTER_PREEMPTION_S = 20.0
@@ -178,7 +188,29 @@ def _breach(v: View) -> tuple[Verdict, int]:
     """The objective is missed at this cap: now, over the last seconds, or in the long run."""
     if v.predictor is None:
         return _said("Breach", False, "no inter-token-latency objective, or no figures yet", {}), v.cap
-    reason, pool, least = "the objective holds at this cap", None, v.low
+    if v.history.recent and v.history.recent[-1].at <= v.changed_at:
+        return _said("Breach", False, "nothing was measured since the last change", {}), v.cap
+    found, evidence = _missing(v)
+    if found is None or v.cap <= v.low:
+        return _said("Breach", False, "the objective holds at this cap", evidence), v.cap
+    name, pool = found
+    least = max(v.low, _least(v, pool, name, evidence))
+    wanted = max(least, min(_seqs(v, pool, most=v.cap - 1), v.cap - 1))
+    evidence["wanted"] = wanted
+    if wanted >= v.cap:
+        return _said("Breach", False, "disturbed: fewer sequences would not help", evidence), v.cap
+    trusted = v.model is not None and v.model.trusted(v.context)
+    if v.draining and not (trusted and wanted < 0.8 * v.cap):
+        return _said("Breach", False, "an earlier cut is still draining", evidence), v.cap
+    return _said("Breach", True, f"the objective is missed at this cap ({name} evidence)", evidence), wanted
+
+
+def _missing(v: View) -> tuple[tuple[str, Predictor] | None, dict[str, float | int | str]]:
+    """The first horizon over which the objective is missed at this cap, and the figures of all of them.
+
+    Over the newest seconds the limit is the objective itself; in the long run it is the aim.
+    """
+    found: tuple[str, Predictor] | None = None
     evidence: dict[str, float | int | str] = {}
     for name, seconds, sigmas in (
         ("now", max(FAST_S, 2.0 * v.tick_s), CUT_SIGMAS),
@@ -189,22 +221,30 @@ def _breach(v: View) -> tuple[Verdict, int]:
         assert p is not None
         limit, margin = (1.0, 1.0) if seconds is not None else (p.aim(), MARGIN if p.quantile else 1.0)
         figure = p.figure(v.cap, -sigmas, margin)
+        limit = p.allowed(limit, v.low, -sigmas, margin)
         evidence[name] = round(figure.ratio, 3)
-        if pool is None and figure.ratio - sigmas * figure.error > limit:
-            pool, reason = p, f"the objective is missed at this cap ({name} evidence)"
-            if seconds is None:
-                least = v.cap - max(1, round(TRIM * v.cap))
-    if pool is None or v.cap <= v.low:
-        return _said("Breach", False, reason, evidence), v.cap
-    wanted = _seqs(v, pool, most=v.cap - 1)
-    trusted = v.model is not None and v.model.trusted(v.context)
-    if not trusted:
-        wanted = max(wanted, math.ceil(UNTRUSTED_CUT * min(v.cap, max(1, v.running))))
-    wanted = max(v.low, least, min(wanted, v.cap - 1))
-    evidence["wanted"] = wanted
-    if v.draining and not (trusted and wanted < 0.8 * v.cap):
-        return _said("Breach", False, "an earlier cut is still draining", evidence), v.cap
-    return _said("Breach", True, reason, evidence), wanted
+        if found is None and figure.ratio - sigmas * figure.error > limit:
+            found = name, p
+    return found, evidence
+
+
+def _least(v: View, pool: Predictor, name: str, evidence: dict[str, float | int | str]) -> int:
+    """How far a cut may go at once, given what it is blamed for; notes in the evidence that it may be no
+    fault of the cap.
+    """
+    trimmed = v.cap - max(1, round(TRIM * v.cap))
+    least = trimmed if name == "long" else v.low
+    if v.model is None or not v.model.trusted(v.context):
+        least = max(least, math.ceil(UNTRUSTED_CUT * min(v.cap, v.running or v.cap)))
+    undisturbed = pool.undisturbed(v.low, v.high)
+    if undisturbed is None:
+        return least
+    odd = pool.from_prefill() < 0.5
+    share = DISTURBED_NOW if odd and name != "long" else DISTURBED_CUT
+    if odd and undisturbed >= DISTURBED_ROOM * v.cap:
+        evidence["undisturbed"] = undisturbed
+        least = max(least, trimmed)
+    return max(least, math.ceil(share * undisturbed))
 
 
 def _plateau(v: View) -> tuple[Verdict, int]:

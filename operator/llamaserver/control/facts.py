@@ -48,12 +48,11 @@ class Facts:
     @property
     def missed(self) -> bool:
         """Whether the latency objective was missed over the judged window."""
-        return self.observed.slo_met is False
+        return self.observed.itl_met is False
 
     @property
     def queue_missed(self) -> bool:
-        wanted = self.objective.queue_s
-        return wanted is not None and self.queue_now_s is not None and self.queue_now_s > wanted
+        return self.observed.queue_met is False
 
     @property
     def can_grow(self) -> bool:
@@ -65,13 +64,13 @@ class Facts:
 
     @property
     def full(self) -> bool:
-        """Whether requests wait because every replica runs as many as its settled cap admits."""
-        return (
-            self.waiting > 0
-            and bool(self.pods)
-            and all(p.running >= FULL_SHARE * c for p in self.pods if (c := capacity(p, self.limits)))
-            and any(capacity(p, self.limits) for p in self.pods)
-        )
+        """Whether requests wait because every replica runs as many as its settled cap admits.
+
+        One full replica is enough while the queue objective is missed: where requests stick to a replica the
+        others' room does not help them.
+        """
+        full = [p.running >= FULL_SHARE * c for p in self.pods if (c := capacity(p, self.limits))]
+        return self.waiting > 0 and bool(full) and (all(full) or (any(full) and self.queue_missed))
 
     @property
     def settled(self) -> bool:
@@ -114,8 +113,24 @@ def _met(found: Estimate | None, target_s: float | None) -> bool | None:
     return None if found.relation == "<=" else False
 
 
-def observed(objective: Objective, moments: Sequence[Moment], now: float) -> Observed:
-    """The figures of the last JUDGED_S; gauges are those of the newest tick with any usable window."""
+def _all_met(objective: Objective, itl_met: bool | None, queue_met: bool | None) -> bool | None:
+    declared = [
+        met
+        for target, met in ((objective.itl_s, itl_met), (objective.queue_s, queue_met))
+        if target is not None
+    ]
+    if not declared:
+        return None
+    return False if False in declared else None if None in declared else True
+
+
+def observed(
+    objective: Objective, moments: Sequence[Moment], queue_now_s: float | None, now: float
+) -> Observed:
+    """The figures of the last JUDGED_S; gauges are those of the newest tick with any usable window.
+
+    Gauges and rates are told only when every pod gave a window: a part is not the whole.
+    """
     recent = [m for m in judged(moments, now) if m.fleet.pods > 0]
     if not recent:
         return Observed(None, None, None, None, None, None, None, None, None)
@@ -124,17 +139,23 @@ def observed(objective: Objective, moments: Sequence[Moment], now: float) -> Obs
     found = statistic(itl, objective)
     wait = _queue(queue, objective)
     seconds = sum(m.seconds for m in recent)
+    itl_met = _met(found, objective.itl_s)
+    wanted = objective.queue_s
+    queue_met = None if wanted is None or queue_now_s is None else queue_now_s <= wanted
+    whole = newest.blind == 0
     return Observed(
         itl_s=None if found is None else found.value_s,
         itl_mean_s=None if itl is None else mean(itl),
         queue_s=wait,
-        running=newest.running,
-        waiting=newest.waiting,
+        running=newest.running if whole else None,
+        waiting=newest.waiting if whole else None,
         kv_usage=newest.kv_usage,
         preemptions_per_minute=60.0
         * _rate([(m.fleet.preemptions_per_s, m.seconds) for m in recent], seconds),
-        tokens_per_s=_rate([(m.fleet.tokens_per_s, m.seconds) for m in recent], seconds),
-        slo_met=_met(found, objective.itl_s),
+        tokens_per_s=_rate([(m.fleet.tokens_per_s, m.seconds) for m in recent], seconds) if whole else None,
+        slo_met=_all_met(objective, itl_met, queue_met),
+        itl_met=itl_met,
+        queue_met=queue_met,
         itl_relation="=" if found is None else found.relation,
     )
 
@@ -154,17 +175,20 @@ def _queue(d: Distribution | None, objective: Objective) -> float | None:
     return None if found is None else found.value_s
 
 
-def queue_now(seen: Observed, moments: Sequence[Moment], waiting: int) -> float | None:
+def queue_now(objective: Objective, moments: Sequence[Moment], waiting: int, now: float) -> float | None:
     """Queue time as it is now: the statistic of those admitted, or the queue's length over the rate of
     finishing.
 
-    The statistic alone looks back: a queue that does not move has no one admitted to speak of it.
+    The statistic alone looks back: a queue that does not move has no one admitted to speak of it. A queue
+    counts when it was there all the time, so that a request on its way in is none; nobody waiting and nobody
+    admitted is a queue time of zero only when the engines were seen.
     """
+    recent = [m for m in judged(moments, now) if m.fleet.pods > 0]
+    admitted = _queue(merged(m.fleet.queue for m in recent), objective)
     seconds = sum(m.seconds for m in moments)
-    finished = sum(m.fleet.finished or 0 for m in moments)
-    if waiting == 0:
-        return seen.queue_s
-    if seconds < JUDGED_S / 2:
-        return seen.queue_s
-    foretold = waiting * seconds / max(1, finished)
-    return foretold if seen.queue_s is None else max(foretold, seen.queue_s)
+    known = [m.fleet.finished for m in moments if m.fleet.finished is not None]
+    standing = all(m.fleet.waiting > m.fleet.waiting_deferred for m in recent)
+    if waiting == 0 or not standing or not known or seconds < JUDGED_S / 2:
+        return admitted
+    foretold = waiting * seconds / max(1, sum(known))
+    return foretold if admitted is None else max(foretold, admitted)

@@ -48,6 +48,10 @@ class Record:
     """Prefill-carrying steps per decoded token."""
     share: float
     """Share of tokens that came from a prefill-carrying step."""
+    chunk: float
+    """Prefill tokens in a prefill-carrying step, on average."""
+    chunk2: float
+    """Mean of their squares."""
     tokens: float
     sum_s: float
     square_s: float
@@ -85,9 +89,8 @@ class History:
     archive: tuple[Record, ...] = ()
 
     def last(self, seconds: float, now: float) -> tuple[Record, ...]:
-        """The recent records that ended within `seconds` of `now`; at least the newest one."""
-        found = tuple(r for r in self.recent if r.at > now - seconds)
-        return found or self.recent[-1:]
+        """The recent records that ended within `seconds` of `now`; none when nothing was decoded in them."""
+        return tuple(r for r in self.recent if r.at > now - seconds)
 
     @property
     def all(self) -> tuple[Record, ...]:
@@ -116,6 +119,8 @@ def record_of(window: Window) -> Record | None:
         prefill=(decode.P + mixed.P) / batch_sum,
         mixed=mixed.n / batch_sum,
         share=mixed.B / batch_sum,
+        chunk=mixed.P / mixed.n if mixed.n else 0.0,
+        chunk2=mixed.PP / mixed.n if mixed.n else 0.0,
         tokens=float(itl.count),
         sum_s=itl.sum_s,
         square_s=_squares(itl),
@@ -216,6 +221,10 @@ def _merged(a: Record, b: Record) -> Record:
     def mean(x: float, y: float) -> float:
         return (x * a.tokens + y * b.tokens) / total
 
+    def chunk(x: float, y: float) -> float:
+        steps = a.mixed * a.tokens + b.mixed * b.tokens
+        return (x * a.mixed * a.tokens + y * b.mixed * b.tokens) / steps if steps > 0.0 else 0.0
+
     edges = a.edges if len(a.edges) >= len(b.edges) else b.edges
     first = min(a.first, b.first)
     last = max(a.first + len(a.cumulative), b.first + len(b.cumulative))
@@ -231,6 +240,8 @@ def _merged(a: Record, b: Record) -> Record:
         prefill=mean(a.prefill, b.prefill),
         mixed=mean(a.mixed, b.mixed),
         share=mean(a.share, b.share),
+        chunk=chunk(a.chunk, b.chunk),
+        chunk2=chunk(a.chunk2, b.chunk2),
         tokens=total,
         sum_s=a.sum_s + b.sum_s,
         square_s=a.square_s + b.square_s,

@@ -36,8 +36,9 @@ def decide(
     model = update(state.model, blocks, dt)
     pods, setpoints, seen, trail = _pods(objective, limits, state, model, windows, now)
     moments = _moments(state, windows, now)
-    observed = about.observed(objective, moments, now)
     waiting = sum(max(0, w.waiting - w.waiting_deferred) for w in good)
+    queue_now_s = about.queue_now(objective, moments, waiting, now)
+    observed = about.observed(objective, moments, queue_now_s, now)
     facts = Facts(
         objective=objective,
         limits=limits,
@@ -46,10 +47,11 @@ def decide(
         pods=seen,
         blind=blind(windows),
         observed=observed,
-        queue_now_s=about.queue_now(observed, moments, waiting),
+        queue_now_s=queue_now_s,
         now=now,
     )
-    demand, replicas, reason, verdict = decide_replicas(state.demand, facts)
+    answer = decide_replicas(state.demand, facts)
+    demand = answer.state
     diagnosed, diagnosis, asked = diagnose(state.diagnosis, facts, demand)
     state = replace(
         state,
@@ -62,8 +64,17 @@ def decide(
         relief=relief(state.relief, demand, facts, dt),
         kappa=_kappa(state.kappa, observed),
     )
-    state = replace(state, newest=_learned(state, objective, fleet))
-    decision = Decision(setpoints, replicas, reason, observed, diagnosis, (*trail, verdict, *asked))
+    held = observed.itl_met is not False and bool(setpoints) and state.relief == 1.0
+    state = replace(state, newest=_learned(state, objective, fleet, held))
+    decision = Decision(
+        setpoints=setpoints,
+        replicas=answer.wanted,
+        recommended_replicas=answer.recommended,
+        replicas_reason=answer.reason,
+        observed=observed,
+        diagnosis=diagnosis,
+        trail=(*trail, answer.verdict, *asked),
+    )
     return state, decision
 
 
@@ -123,8 +134,11 @@ def _kappa(before: float, observed: Observed) -> float:
     return before + KAPPA_WEIGHT * (ratio - before)
 
 
-def _learned(state: State, objective: Objective, fleet: Fleet) -> Learned | None:
-    """What is worth keeping of this state; the last worth keeping where nothing is known now."""
+def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Learned | None:
+    """What is worth keeping of this state; the last worth keeping where nothing is known now.
+
+    The cap is kept with its target only while it is ours and the objective holds (`held`).
+    """
     model, before = state.model, state.newest
     known = [p for p in state.pods.values() if p.context > 0.0]
     if model is None or not known:
@@ -133,6 +147,16 @@ def _learned(state: State, objective: Objective, fleet: Fleet) -> Learned | None
     caps = [p.cap for p in known if p.cap is not None]
     prompts = [p.kv.prompt for p in known if p.kv.prompt is not None]
     outputs = [p.kv.output for p in known if p.kv.output is not None]
+    if held and caps:
+        cap, target, quantile = (
+            float(median(caps)),
+            objective.itl_s or 0.0,
+            QUANTILES.get(objective.itl_statistic, 0.0),
+        )
+    elif before is not None:
+        cap, target, quantile = before.cap, before.target_s, before.quantile
+    else:
+        cap, target, quantile = 0.0, objective.itl_s or 0.0, QUANTILES.get(objective.itl_statistic, 0.0)
     return Learned(
         a_s=max(1e-9, model.a_s),
         b_s=model.b_s,
@@ -148,9 +172,9 @@ def _learned(state: State, objective: Objective, fleet: Fleet) -> Learned | None
         output=_middle(outputs),
         sharing=median([p.kv.sharing for p in known]),
         trust=min(p.kv.trust for p in known),
-        cap=float(median(caps)) if caps else 0.0,
-        target_s=objective.itl_s or 0.0,
-        quantile=QUANTILES.get(objective.itl_statistic, 0.0),
+        cap=cap,
+        target_s=target,
+        quantile=quantile,
         cold_start_s=fleet.cold_start_s or (before.cold_start_s if before is not None else 0.0),
     )
 

@@ -104,6 +104,11 @@ class StepModel:
         """
         return self.slope_s(context) + self.d_s * prefill + self.c_s * mixed
 
+    def prefill_at_most(self) -> tuple[float, float]:
+        """Upper bounds of what a prefill token, and carrying prefill at all, cost a step: 2 deviations up."""
+        sd = [math.sqrt(max(0.0, self.cov[i][i])) / _SCALE[i] for i in (3, 4)]
+        return self.d_s + 2.0 * sd[0], self.c_s + 2.0 * sd[1]
+
     def slope_sd(self, context: float) -> float:
         """Standard deviation of `slope_s`."""
         return self.shift_sd(0.0, 0.0, 1.0, context)

@@ -6,11 +6,11 @@ found by bisection.
 
 How a record at batch B speaks of batch M: a decode step there is longer by shift = tau(M) - tau(B) of the
 model, and prefill-carrying steps are met in proportion to the batch, since every sequence that ends is
-replaced: if a share phi of tokens met one at B, 1 - (1 - phi)^(M/B) meet one at M. Prefill-carrying steps are
-the slow ones, so the slowest share phi of the record's latencies is theirs. Hence, with e = share beyond
-(target - shift) in the record,
+replaced: if a share phi of tokens met one at B, phi' = 1 - (1 - phi)^(M/B) meet one at M. Of the share e of
+latencies beyond (target - shift) in the record, at most phi pi is theirs, pi being how many such steps the
+model expects to take that long. So
 
-    beyond(M) = phi' min(1, e/phi) + (1 - phi') max(0, (e - phi)/(1 - phi)),     phi' = 1 - (1 - phi)^(M/B)
+    e_p = min(e, phi pi),     beyond(M) = phi' e_p/phi + (1 - phi') (e - e_p)/(1 - phi)
 
 At M = B this is what was measured, whatever the model believes: model errors only enter with the distance
 moved. A ratio of quantile to mean would not do: where the share of such steps crosses 1 - q the quantile
@@ -34,6 +34,8 @@ MARGIN = 0.96
 CONFIDENCE = 1.65
 """Windows of JUDGED_S should hold the objective with 95 % probability."""
 MIN_AIM = 0.15
+CONTROLLABLE = 0.6
+"""Share of the usual aim that what a cap can remove may always use up, however bad the rest is."""
 TAIL_DISPERSION, MEAN_DISPERSION = (0.5, 6.0), (0.5, 400.0)
 DISPERSION_WEIGHT = 0.03
 """Weight of one window in the measured dispersion: about a minute's worth of memory."""
@@ -93,12 +95,67 @@ class Predictor:
         if self.quantile is None:
             tail = (m.d_s * r.prefill + m.c_s * r.mixed) * (batch - r.batch)
             return (r.mean_s + shift + tail + sigmas * doubt) / target_s
-        e = r.beyond(target_s - shift - sigmas * doubt)
-        share = min(max(r.share, 0.0), 1.0)
-        grown = 1.0 - (1.0 - share) ** (batch / max(r.batch, 0.5))
-        slow = grown * min(1.0, e / share) if share > 0.0 else 0.0
-        quick = (1.0 - grown) * max(0.0, (e - share) / (1.0 - share)) if share < 1.0 else 0.0
-        return slow + quick
+        x = target_s - shift - sigmas * doubt
+        e, share = r.beyond(x), min(max(r.share, 0.0), 1.0)
+        grown = _grown(r, batch)
+        slow = min(e, share * self._prefill_beyond(r, x - m.decode_s(r.batch, r.context)))
+        others = (e - slow) / (1.0 - share) if share < 1.0 else 0.0
+        return (grown * slow / share if share > 0.0 else 0.0) + (1.0 - grown) * min(1.0, others)
+
+    def _prefill_beyond(self, r: Record, spare_s: float) -> float:
+        """At most this share of prefill-carrying steps took longer because of their prefill than `spare_s`
+        allows.
+
+        `spare_s` is what a step may take beyond its decoding. Prefill per step has the mean and spread of the
+        record.
+        """
+        m = self.model
+        token_s, step_s = m.prefill_at_most()
+        if token_s <= 0.0 or r.chunk <= 0.0:
+            return 1.0
+        sd = max(0.2 * r.chunk, math.sqrt(max(0.0, r.chunk2 - r.chunk * r.chunk))) * token_s
+        z = (spare_s - step_s - token_s * r.chunk) / (sd * math.sqrt(2.0))
+        return min(1.0, 0.75 * math.erfc(z) + 0.05)
+
+    def from_prefill(self) -> float:
+        """How much of the measured share beyond the target prefill can account for, 0 to 1; 1 when nothing is
+        beyond.
+        """
+        beyond = explained = 0.0
+        for r in self.records:
+            e = r.beyond(self.target_s)
+            spare = self.target_s - self.model.decode_s(r.batch, r.context)
+            beyond += r.steps * e
+            explained += r.steps * min(e, r.share * self._prefill_beyond(r, spare))
+        return explained / beyond if beyond > 0.0 else 1.0
+
+    def undisturbed(self, low: int, high: int) -> int | None:
+        """The largest cap in [low, high] that the model alone says would hold the objective; None for a mean.
+
+        What slows steps for no reason that the model knows (a neighbour on the machine) is left out, what
+        separates clients from steps (the front end) is not.
+        """
+        if self.quantile is None or not self.records:
+            return None
+        m, allowed = self.model, (1.0 - self.quantile) * replace(self, dispersion=1.0).aim()
+        total = sum(r.tokens for r in self.records)
+        known = sum(
+            r.tokens * (m.decode_s(r.batch, r.context) + r.share * (m.c_s + m.d_s * r.chunk))
+            for r in self.records
+        )
+        offset = max(0.0, sum(r.sum_s for r in self.records) - known) / total
+        for batch in range(high, low, -1):
+            doubt = min(m.shift_sd(r.batch, r.context, batch, self.context) for r in self.records)
+            spare = MARGIN * self.target_s - offset - m.decode_s(batch, self.context) - doubt
+            if spare <= 0.0:
+                continue
+            tail = (
+                sum(r.tokens * _grown(r, batch) * self._prefill_beyond(r, spare) for r in self.records)
+                / total
+            )
+            if tail <= allowed:
+                return batch
+        return low
 
     def aim(self) -> float:
         """The figure to aim at, so that windows of JUDGED_S hold with the wanted confidence."""
@@ -109,6 +166,19 @@ class Predictor:
             return max(MIN_AIM, 1.0 - math.hypot(1.0 - MARGIN, CONFIDENCE * relative))
         relative = math.sqrt(self.dispersion * self.quantile / (judged * (1.0 - self.quantile)))
         return max(MIN_AIM, 1.0 - CONFIDENCE * relative)
+
+    def allowed(self, limit: float, low: int, sigmas: float = 0.0, margin: float = 1.0) -> float:
+        """`limit`, or what the tail leaves of it.
+
+        Steps that are slow for no reason that a cap could remove (a neighbour on the machine, a long prompt
+        even at `low` sequences) are met at every cap. Cutting for their sake would cost throughput and not
+        help, so what a cap can remove is held to a part of the limit of its own. Where the machine itself is
+        too slow for the target, or the objective is a mean, the limit stands.
+        """
+        if self.quantile is None or self.model.decode_s(low, self.context) > MARGIN * self.target_s:
+            return limit
+        floor = self.figure(low, sigmas, margin).ratio
+        return max(limit, floor + CONTROLLABLE * min(limit, replace(self, dispersion=1.0).aim()))
 
     def dispersed(self, record: Record) -> float:
         """The dispersion after a new record, whose figure is compared with what was expected of it.
@@ -134,9 +204,12 @@ class Predictor:
         none.
         """
 
+        margin = MARGIN if self.quantile is not None else 1.0
+        limit = self.allowed(aim, low, 0.0, margin)
+
         def holds(batch: int) -> bool:
-            f = self.figure(batch, sigmas, MARGIN if self.quantile is not None else 1.0)
-            return f.ratio + sigmas * f.error <= aim
+            f = self.figure(batch, sigmas, margin)
+            return f.ratio + sigmas * f.error <= limit
 
         if high <= low or holds(high):
             return max(low, high)
@@ -144,3 +217,8 @@ class Predictor:
             middle = (low + high) // 2
             low, high = (middle, high) if holds(middle) else (low, middle)
         return low
+
+
+def _grown(r: Record, batch: float) -> float:
+    """Share of tokens from prefill-carrying steps at `batch`, where the record had r.share at r.batch."""
+    return float(1.0 - (1.0 - min(max(r.share, 0.0), 1.0)) ** (batch / max(r.batch, 0.5)))

@@ -21,6 +21,7 @@ REVERSAL_S = 120.0
 """A raise that is taken back within this time makes the next one wait."""
 FAILED_S, FAILED_WORTH = 600.0, 4.0
 """A cap that failed is left alone for so many times the seconds of evidence against it, up to FAILED_S."""
+DISTURBED_PATIENCE_S = 30.0
 FIRST_PATIENCE_S, LAST_PATIENCE_S = 240.0, 900.0
 
 
@@ -62,6 +63,8 @@ class PodFacts:
     """The rule that moved the cap this tick; empty when none did."""
     predictor: Predictor | None
     record: Record | None
+    recent: tuple[Record, ...]
+    """The pod's records of the last RECENT_S."""
 
     @property
     def engines(self) -> int:
@@ -158,9 +161,8 @@ def _within(ctx: Context, sample: Sample, cap: int | None) -> Setpoint | None:
 
 
 def _first_cap(ctx: Context, pod: PodState, sample: Sample) -> int | None:
-    """The first cap of a pod never set by this operator: from what is known, else a slow start.
-
-    Never below what already runs: a cut needs evidence, and there is none yet.
+    """The first cap of a pod never set by this operator: its peers' present one, else what an earlier
+    operator learned, else a slow start, which is never below what already runs.
     """
     low, high = bounds(ctx.limits, sample)
     if high is None:
@@ -169,10 +171,10 @@ def _first_cap(ctx: Context, pod: PodState, sample: Sample) -> int | None:
     most = high if fits is None else max(low, min(high, math.floor(fits)))
     leased = any(e.lease_expires_in_s is not None for e in sample.engines)
     objective, seed = ctx.objective, ctx.seed
-    if seed is not None and (known := _from_seed(objective, seed)) is not None:
-        return max(low, min(most, known))
     if ctx.peers:
         return max(low, min(most, sorted(ctx.peers)[len(ctx.peers) // 2]))
+    if seed is not None and (known := _from_seed(objective, seed)) is not None:
+        return max(low, min(most, known))
     if leased:
         return in_force(sample)
     busy = max(e.running for e in sample.engines)
@@ -277,10 +279,16 @@ def _moved(pod: PodState, result: Move, ctx: Context) -> PodState:
     if result.cap > before:
         return replace(pod, cap=result.cap, changed_at=now, raised_at=now)
     patience = pod.patience_s
+    breach = next((v for v in result.trail if v.rule == "Breach" and v.fired), None)
+    if breach is not None and "undisturbed" in breach.evidence:
+        # Not the cap's fault: it may be tried again when the disturbance has passed.
+        return replace(
+            pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=max(patience, DISTURBED_PATIENCE_S)
+        )
     if now - pod.raised_at < REVERSAL_S:
         patience = min(LAST_PATIENCE_S, max(FIRST_PATIENCE_S, 4.0 * patience))
     pod = replace(pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=patience)
-    if not any(v.rule == "Breach" and v.fired for v in result.trail):
+    if breach is None:
         return pod
     known = pod.failed if pod.failed is not None and now < pod.failed_until else before
     seconds = sum(r.seconds for r in pod.history.all)
@@ -322,4 +330,5 @@ def _facts(
         moved=fired,
         predictor=predictor,
         record=record,
+        recent=pod.history.recent,
     )

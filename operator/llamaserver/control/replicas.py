@@ -4,14 +4,14 @@ Demand is counted in sequences: running plus waiting. Capacity is what a replica
 its memory: the cap where the fast loop rests. Inter-token latency never drives replicas by itself: it drives
 the cap, and replicas answer to requests that wait although every replica is full at its settled cap.
 
-One step at a time, none while a replica is pending or out of sight. Down only when the rest would be at most
-DOWN_SHARE full with the highest demand of the last LOOK_BACK_S; up needs FULL_SHARE, so on a steady load
-neither answers the other.
+One step at a time, none up while a replica is pending, none at all while one is out of sight. Down only when
+the rest would be at most DOWN_SHARE full with the highest demand of the last LOOK_BACK_S; up needs
+FULL_SHARE, so on a steady load neither answers the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from llamaserver.api.enums import ScalingMode
 from llamaserver.control.facts import Facts, capacity
@@ -30,7 +30,16 @@ QUEUE_HEALTHY = 0.5
 RELIEF_UP_PER_S, RELIEF_DOWN_PER_S = 0.015, 0.0025
 RELIEF_MAX = 8.0
 
-Answer = tuple[DemandState, int | None, str, Verdict]
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the slow loop says this tick: `wanted` is to be applied, `recommended` is to be told."""
+
+    state: DemandState
+    wanted: int | None
+    recommended: int | None
+    reason: str
+    verdict: Verdict
 
 
 def decide_replicas(state: DemandState, facts: Facts) -> Answer:
@@ -40,18 +49,21 @@ def decide_replicas(state: DemandState, facts: Facts) -> Answer:
     if limits.suspended:
         return _answer(state, None, "suspended: no opinion", facts)
     if limits.scaling in (ScalingMode.FIXED, ScalingMode.EXTERNAL):
-        return _answer(state, None, f"scaling mode {limits.scaling}: the number is somebody else's", facts)
+        answer = _answer(state, None, f"scaling mode {limits.scaling}: the number is somebody else's", facts)
+        return replace(answer, recommended=None)
     inside = min(max(n, limits.replicas_min), max(limits.replicas_min, limits.replicas_max))
     if inside != n:
         which = "below minReplicas" if n < inside else "above maxReplicas"
         return _answer(replace(state, wanted=None), inside, f"{n} replicas are {which}", facts)
-    if state.wanted is not None and state.wanted != n:
+    if state.wanted is not None and state.wanted != n and limits.scaling is ScalingMode.AUTO:
         if limits.replicas_min <= state.wanted <= limits.replicas_max:
             return _answer(state, state.wanted, state.reason, facts)
         state = replace(state, wanted=None)
-    state = replace(state, wanted=None)
     if facts.now - state.evaluated_at < EVERY_S:
-        return _answer(state, None, state.reason, facts)
+        return _answer(
+            state, state.wanted if limits.scaling is ScalingMode.RECOMMEND else None, state.reason, facts
+        )
+    state = replace(state, wanted=None)
     return _evaluate(replace(state, evaluated_at=facts.now), facts)
 
 
@@ -61,6 +73,8 @@ def _evaluate(state: DemandState, facts: Facts) -> Answer:
     if held:
         return _answer(replace(state, reason=held), None, held, facts)
     step, reason = _up(state, facts)
+    if step == 1 and facts.fleet.pending > 0:
+        step, reason = 0, f"hold: {facts.fleet.pending} of {n} replicas are not ready yet"
     if not reason:
         step, reason = _down(state, facts)
     if step == 0:
@@ -78,9 +92,10 @@ def _answer(state: DemandState, wanted: int | None, reason: str, facts: Facts) -
         "waiting": facts.waiting,
     }
     verdict = Verdict("Replicas", wanted is not None, reason, evidence)
+    recommended = facts.fleet.replicas if wanted is None else wanted
     if wanted is not None and facts.limits.scaling is ScalingMode.RECOMMEND:
-        return state, None, f"recommended: {wanted} replicas; {reason}", replace(verdict, fired=False)
-    return state, wanted, reason, verdict
+        return Answer(state, None, recommended, f"recommended: {reason}", replace(verdict, fired=False))
+    return Answer(state, wanted, recommended, reason, verdict)
 
 
 def _remember(state: DemandState, facts: Facts) -> DemandState:
@@ -109,8 +124,6 @@ def _held(facts: Facts) -> str:
     """Why nothing may be decided now; empty when it may."""
     if not facts.pods:
         return "hold: no replica gives usable figures"
-    if facts.fleet.pending > 0:
-        return f"hold: {facts.fleet.pending} of {facts.fleet.replicas} replicas are not ready yet"
     if facts.blind:
         total = len(facts.blind) + len(facts.pods)
         return f"hold: {len(facts.blind)} of {total} replicas give no usable figures"
@@ -162,11 +175,16 @@ def _down(state: DemandState, facts: Facts) -> tuple[int, str]:
     if wanted is not None and facts.queue_now_s is not None and facts.queue_now_s > QUEUE_HEALTHY * wanted:
         return 0, "hold: the queue objective is met, but not by much"
     demand = max(d for _, d in state.seen)
-    left = _total(facts) * (n - 1) / n
-    usage = max(p.window.kv_usage for p in facts.pods) * n / (n - 1)
+    # A replica that is not ready carries nothing, and it is the first to go.
+    serving = len(facts.pods)
+    rest = serving if facts.fleet.pending > 0 else serving - 1
+    if rest < 1:
+        return 0, "hold: the only replica that serves"
+    left = _total(facts) * rest / serving
+    usage = max(p.window.kv_usage for p in facts.pods) * serving / rest
     if demand > DOWN_SHARE * left or usage > KV_AFTER_REMOVAL:
         return 0, "hold: the others could not take over with room to spare"
-    return -1, f"at most {demand:.0f} sequences in {LOOK_BACK_S:.0f} s, and {n - 1} replicas hold {left:.0f}"
+    return -1, f"at most {demand:.0f} sequences in {LOOK_BACK_S:.0f} s, and {rest} replicas hold {left:.0f}"
 
 
 def relief(before: float, state: DemandState, facts: Facts, dt: float) -> float:

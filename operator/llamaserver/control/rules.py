@@ -147,7 +147,7 @@ def _prefill_interference(facts: Facts, _: DemandState) -> Finding | str:
         if p is None or p.quantile is None or record is None or pod.best is None:
             continue
         decode = p.model.decode_s(record.batch, record.context)
-        if decode > 0.9 * p.target_s:
+        if decode > 0.9 * p.target_s or p.over(pod.recent).from_prefill() < 0.5:
             continue
         tail = record.share >= 1.0 - p.quantile
         if tail and _misses(p, pod.low):
@@ -199,8 +199,8 @@ def _interference(pod: PodFacts, p: Predictor, decode: float, told: str) -> Find
         )
     share = f": {100 * record.share:.0f} % of its tokens come from them" if record.share > 0.0 else ""
     message = (
-        f"Steps that carry prefill break the {_percentile(p)} of {pod.name}{share}. Steps that only decode take "
-        f"{ms(decode)} ms, against a target of {ms(target)} ms. {told}"
+        f"Steps that carry prefill break the {_percentile(p)} of {pod.name}{share}. Steps that only decode "
+        f"take {ms(decode)} ms, against a target of {ms(target)} ms. {told}"
     )
     return Finding(Cause.PREFILL_INTERFERENCE, message, advice, evidence)
 
@@ -232,6 +232,43 @@ def _infeasible(facts: Facts, _: DemandState) -> Finding | str:
             },
         )
     return "the objective is within reach, or the model is not sure"
+
+
+def _disturbed(facts: Facts, _: DemandState) -> Finding | str:
+    """A percentile missed by steps that are slow for no reason in the engine."""
+    for pod in facts.pods:
+        p, record = pod.predictor, pod.record
+        if not facts.missed or p is None or p.quantile is None or record is None or pod.high is None:
+            continue
+        recent = p.over(pod.recent)
+        enough = recent.undisturbed(pod.low, pod.high)
+        beyond = recent.figure(record.batch).ratio * (1.0 - p.quantile)
+        if (
+            enough is None
+            or pod.running > enough
+            or beyond <= 1.0 - p.quantile
+            or recent.from_prefill() >= 0.5
+        ):
+            continue
+        decode = p.model.decode_s(record.batch, record.context)
+        if decode > 0.9 * p.target_s:
+            continue
+        return Finding(
+            Cause.DISTURBED,
+            f"{100 * beyond:.0f} % of {pod.name}'s tokens take longer than {ms(p.target_s)} ms, although a "
+            f"step of {pod.running} sequences takes {ms(decode)} ms: something outside of the engine holds "
+            "its steps up. Fewer sequences would not help, so the cap is not cut for it.",
+            "Look for neighbours on the node, CPU limits that throttle, and clocks that were lowered; give "
+            "the pod processors and accelerators of its own.",
+            {
+                "pod": pod.name,
+                "beyond": round(beyond, 3),
+                "decode_step_ms": ms(decode),
+                "target_ms": ms(p.target_s),
+                "running": pod.running,
+            },
+        )
+    return "the tail is what batch and prefill make it, or the objective holds"
 
 
 def _over_batched(facts: Facts, _: DemandState) -> Finding | str:
@@ -395,9 +432,22 @@ def _admission_elsewhere(facts: Facts, _: DemandState) -> Finding | str:
 
 
 def _idle(facts: Facts, _: DemandState) -> Finding | str:
+    if facts.blind or not facts.pods:
+        return "not every replica gives usable figures"
     if facts.running or facts.waiting or (facts.observed.tokens_per_s or 0.0) > 0.0:
         return "there is work"
     return Finding(Cause.IDLE, "No request is running or waiting.", "", {"replicas": facts.fleet.replicas})
+
+
+def queue_words(facts: Facts) -> str:
+    """The queue as it is now against its target, and where it stands."""
+    assert facts.queue_now_s is not None
+    assert facts.objective.queue_s is not None
+    fullest = max(facts.pods, key=lambda p: p.window.waiting)
+    return (
+        f"{facts.queue_now_s:.1f} s against {facts.objective.queue_s:g} s, {fullest.window.waiting} of "
+        f"{facts.waiting} requests wait at {fullest.name}"
+    )
 
 
 def healthy(facts: Facts) -> Finding:
@@ -414,7 +464,11 @@ def healthy(facts: Facts) -> Finding:
     )
     if facts.missed:
         message = f"The objective was missed in the last seconds, but this cap should hold it: {figures}."
-    elif facts.observed.slo_met is None:
+    elif facts.queue_missed:
+        message = (
+            f"The latency objective holds ({figures}), the queue objective is missed: {queue_words(facts)}."
+        )
+    elif facts.observed.itl_met is None:
         message = f"Whether the objective holds cannot be told from these buckets: {figures}."
     else:
         message = f"The objective holds: {figures}."
@@ -427,6 +481,7 @@ CHAIN: tuple[Rule, ...] = (
     _kv_pressure,
     _prefill_interference,
     _infeasible,
+    _disturbed,
     _over_batched,
     _cap_limited,
     _capacity_exhausted,

@@ -18,6 +18,7 @@ class Cause(StrEnum):
     STALE = "Stale"
     KV_PRESSURE = "KVPressure"
     PREFILL_INTERFERENCE = "PrefillInterference"
+    DISTURBED = "Disturbed"
     OVER_BATCHED = "OverBatched"
     SLO_INFEASIBLE = "SLOInfeasible"
     CAP_LIMITED = "CapLimited"
@@ -112,7 +113,12 @@ class Observed:
     preemptions_per_minute: float | None
     tokens_per_s: float | None
     slo_met: bool | None
-    """None when no objective is declared, or nothing is known now."""
+    """Whether every declared objective is met: False when one is missed, None when none is declared or one
+    is not known now.
+    """
+    itl_met: bool | None = None
+    queue_met: bool | None = None
+    """Each objective by itself; None when it is not declared or not known now."""
     itl_relation: str = "="
     """How `itl_s` is to be read: "=", or "<=" and ">=" where coarse buckets only give a bound."""
 
@@ -126,7 +132,11 @@ class Decision:
     leases.
     """
     replicas: int | None
-    """Replicas wanted, or None for no opinion (hold)."""
+    """Replicas to be applied, or None for no opinion (hold)."""
+    recommended_replicas: int | None
+    """Replicas that the demand wants, whoever owns the number: what to apply, what mode Recommend would, or
+    the present number on hold. None in the modes Fixed and External.
+    """
     replicas_reason: str
     observed: Observed
     diagnosis: Diagnosis

@@ -1,0 +1,230 @@
+"""The figures of docs/control.md, made again from the plant.
+
+    PYTHONPATH=operator:tests .venv/bin/python tests/control/figures.py [held] [noise] [memory] [shift] [cost]
+
+Without arguments, everything (some minutes). Virtual time: the figures do not depend on the machine, `cost`
+excepted.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+from control.plant import CPU_24M, H100_8B, Lengths, Profile, chat, words
+from control.world import World, constant, reversals
+from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
+from llamaserver.control import Fleet, Limits, Objective, decide
+from llamaserver.observe import advance, parse_snapshot
+
+FIXED = Limits(scaling=ScalingMode.FIXED)
+SEEDS = (1, 2, 3)
+SECONDS = 660.0
+Load = tuple[str, Profile, Lengths, int]
+CPU: Load = ("CPU 24M", CPU_24M, words, 40)
+H100: Load = ("H100 8B", H100_8B, chat, 300)
+OBJECTIVES = (
+    (CPU, Statistic.MEAN, 0.012),
+    (CPU, Statistic.MEAN, 0.016),
+    (CPU, Statistic.MEAN, 0.020),
+    (CPU, Statistic.P50, 0.020),
+    (CPU, Statistic.P90, 0.020),
+    (CPU, Statistic.P95, 0.020),
+    (CPU, Statistic.P95, 0.030),
+    (CPU, Statistic.P95, 0.040),
+    (CPU, Statistic.P95, 0.050),
+    (CPU, Statistic.P99, 0.050),
+    (CPU, Statistic.P99, 0.060),
+    (H100, Statistic.MEAN, 0.012),
+    (H100, Statistic.MEAN, 0.020),
+    (H100, Statistic.P50, 0.012),
+    (H100, Statistic.P95, 0.030),
+    (H100, Statistic.P99, 0.050),
+)
+
+
+def world(load: Load, objective: Objective, limits: Limits = FIXED, **more: object) -> World:
+    _, profile, lengths, streams = load
+    begin: Callable[[float], float] = lambda t: streams if t > 10 else 0  # noqa: E731
+    return World(objective, limits, profile, lengths, begin, **more)  # type: ignore[arg-type]
+
+
+def at_cap(load: Load, cap: int, seconds: float = 300.0) -> World:
+    made = world(load, Objective(None), replace(FIXED, tuning=TuningMode.OFF))
+    made.engines["pod-1"].put(cap, 1e9)
+    return made.run(seconds)
+
+
+def windows_at(made: World, which: Statistic) -> list[float]:
+    made.objective = Objective(1.0, which)
+    return made.figures(40)
+
+
+def hindsight(load: Load, which: Statistic, target_s: float) -> tuple[int, float]:
+    """The largest fixed cap with at most 5 % of windows missed, and its tokens/s."""
+    low, high = 0, load[1].max_num_seqs + 1
+    best = 0.0
+    while high - low > 1:
+        middle = (low + high) // 2
+        made = at_cap(load, middle)
+        values = windows_at(made, which)
+        if sum(v > target_s for v in values) <= 0.05 * len(values):
+            low, best = middle, made.tokens_per_s(40)
+        else:
+            high = middle
+    return low, best
+
+
+def held() -> None:
+    print(
+        "\n## held: 40 (300) closed-loop streams from t = 10 s, windows of 10 s from t = 25 s to 660 s, 3 "
+        "seeds"
+    )
+    print(
+        "| load | objective | ceiling: statistic, tokens/s | best fixed cap, tokens/s | the law: missed | "
+        "tokens/s | share | reversals |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    for load, which, target_s in OBJECTIVES:
+        ceiling = at_cap(load, load[1].max_num_seqs)
+        seen = statistics.median(windows_at(ceiling, which))
+        cap, best = hindsight(load, which, target_s)
+        runs = [world(load, Objective(target_s, which), seed=s).run(SECONDS) for s in SEEDS]
+        missed = statistics.mean(w.violated(25) for w in runs)
+        tokens = statistics.mean(w.tokens_per_s(60) for w in runs)
+        turns = max(reversals(w.changes(60)) for w in runs)
+        print(
+            f"| {load[0]} | {which} {1e3 * target_s:.0f} ms | {1e3 * seen:.0f} ms, "
+            f"{ceiling.tokens_per_s(40):.0f} | {cap}, {best:.0f} | {100 * missed:.1f} % | {tokens:.0f} | "
+            f"{100 * tokens / max(1.0, best):.0f} % | {turns} |",
+            flush=True,
+        )
+
+
+def noise() -> None:
+    print("\n## noise: reversals of the cap in ten minutes, share of windows missed (3 seeds, worst)")
+    print("| load, objective | what is wrong | reversals | missed |\n|---|---|---|---|")
+    wrongs: tuple[tuple[str, dict[str, float]], ...] = (
+        ("nothing", {}),
+        ("10 % noise shared by each second", {"slow_noise": 0.10}),
+        ("tick 1 s", {"tick_s": 1.0}),
+        ("tick 5 s, 30 % of scrapes lost, 5 % noise", {"tick_s": 5.0, "dropped": 0.3, "slow_noise": 0.05}),
+    )
+    for load, which, target_s in (
+        (CPU, Statistic.MEAN, 0.016),
+        (CPU, Statistic.P95, 0.030),
+        (H100, Statistic.MEAN, 0.020),
+    ):
+        for name, more in wrongs:
+            runs = [world(load, Objective(target_s, which), seed=s, **more).run(SECONDS) for s in SEEDS]
+            turns = max(reversals(w.changes(60)) for w in runs)
+            missed = max(w.violated(40) for w in runs)
+            print(
+                f"| {load[0]}, {which} {1e3 * target_s:.0f} ms | {name} | {turns} | {100 * missed:.1f} % |",
+                flush=True,
+            )
+
+
+def memory() -> None:
+    print("\n## memory: caches too small for the load, 300 s")
+    print(
+        "| load | objective | preemptions without | with | tokens/s without | with | from 60 s "
+        "|\n|---|---|---|---|---|---|---|"
+    )
+    for load, kv, target_s in (
+        (CPU, 4000, None),
+        (CPU, 4000, 0.050),
+        (H100, 60_000, None),
+        (H100, 60_000, 0.050),
+    ):
+        small = (load[0], replace(load[1], kv_tokens=kv), load[2], load[3])
+        objective = Objective(target_s, Statistic.MEAN)
+        runs = [
+            world(small, objective, replace(FIXED, tuning=m), seed=4).run(300)
+            for m in (TuningMode.OFF, TuningMode.AUTO)
+        ]
+        counts = [w.engines["pod-1"].preempted_ever for w in runs]
+        tokens = [w.tokens_per_s(60) for w in runs]
+        wanted = "none" if target_s is None else f"mean {1e3 * target_s:.0f} ms"
+        print(
+            f"| {load[0]}, {kv} tokens | {wanted} | {counts[0]} | {counts[1]} | {tokens[0]:.0f} | "
+            f"{tokens[1]:.0f} | {100 * tokens[1] / tokens[0]:.0f} % |",
+            flush=True,
+        )
+
+
+def shift() -> None:
+    print("\n## shift: prompts three times as long from 120 s to 300 s; breach from the ceiling")
+
+    def longer(rng: random.Random, t: float) -> tuple[int, int]:
+        prompt, output = words(rng, t)
+        return (3 * prompt if 120 < t < 300 else prompt), output
+
+    for which, target_s in ((Statistic.MEAN, 0.020), (Statistic.P95, 0.040)):
+        made = world(("", CPU_24M, longer, 40), Objective(target_s, which)).run(480)
+        values = made.figures(20)
+        over = [round(20 + 10 * i) for i, v in enumerate(values) if v > target_s]
+        print(
+            f"{which} {1e3 * target_s:.0f} ms: windows missed begin at {over}; caps "
+            f"{[(round(t), c) for t, _, c in made.caps]}"
+        )
+    for load, which, target_s in ((CPU, Statistic.P95, 0.030), (H100, Statistic.MEAN, 0.020)):
+        made = World(
+            Objective(target_s, which),
+            replace(FIXED, tuning=TuningMode.OFF),
+            load[1],
+            load[2],
+            constant(load[3]),
+        )
+        made.run(40)
+        made.limits = FIXED
+        made.run(120)
+        values = made.figures(40)
+        print(
+            f"{load[0]}, {which} {1e3 * target_s:.0f} ms, switched on at the ceiling at 40 s: caps "
+            f"{[(round(t - 40), c) for t, _, c in made.caps]}, windows "
+            f"{[round(1e3 * v, 1) for v in values]} ms"
+        )
+
+
+def cost() -> None:
+    print("\n## cost: one pod, one tick, on this machine")
+    made = World(Objective(0.030, Statistic.P95), FIXED, streams=constant(40)).run(60)
+    engine, state, remembered = made.engines["pod-1"], made.state, made.memory
+    spent, bodies = [0.0, 0.0, 0.0], []
+    for _ in range(200):
+        engine.run_until(engine.now + 2.0)
+        bodies.append((engine.now, engine.snapshot()))
+    for at, body in bodies:
+        marks = [time.perf_counter()]
+        sample = parse_snapshot(body, at, "pod-1/0")
+        marks.append(time.perf_counter())
+        remembered, windows = advance(remembered, {"pod-1": sample}, at)
+        marks.append(time.perf_counter())
+        state, _ = decide(made.objective, made.limits, state, windows, Fleet(1, 1, 0), at)
+        marks.append(time.perf_counter())
+        spent = [s + b - a for s, (a, b) in zip(spent, pairwise(marks), strict=True)]
+    parse, window, law = (1e3 * s / len(bodies) for s in spent)
+    print(
+        f"snapshot of {len(bodies[-1][1])} bytes: parse {parse:.2f} ms, window {window:.2f} ms, decide "
+        f"{law:.2f} ms"
+    )
+
+
+CHAPTERS = {"held": held, "noise": noise, "memory": memory, "shift": shift, "cost": cost}
+
+
+def main(names: list[str]) -> None:
+    if unknown := set(names) - set(CHAPTERS):
+        raise SystemExit(f"unknown chapter {sorted(unknown)}; there are {', '.join(CHAPTERS)}")
+    for name in names or CHAPTERS:
+        CHAPTERS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
