@@ -18,6 +18,7 @@ Ways in: `api_server.kubeconfig` (a file, for kubernetes.aio, kopf or kubectl), 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import datetime
@@ -37,13 +38,14 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster import binaries
-from cluster.progress import Progress
-from cluster.settings import Settings
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cluster import binaries
+from cluster.progress import Progress
+from cluster.settings import Settings
 from llamaserver.api.crd import crd
 
 Object = dict[str, Any]
@@ -52,6 +54,11 @@ START_ATTEMPTS = 3
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 1.0
 REQUEST_TIMEOUT_S = 30.0
+
+
+def pytest_configure() -> None:
+    """looptime asks synchronous tests for an event loop too; one made for that is never closed."""
+    asyncio.set_event_loop(None)
 
 
 @dataclass(frozen=True)

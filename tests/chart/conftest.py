@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from cluster import binaries
 from cluster.progress import Progress
 from cluster.settings import Settings
@@ -21,11 +21,6 @@ KUBE_VERSION = "1.34.0"
 
 Object = dict[str, Any]
 Render = Callable[..., list[Object]]
-
-
-def pytest_configure() -> None:
-    """looptime asks synchronous tests for an event loop too; one made for that is never closed."""
-    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="session")

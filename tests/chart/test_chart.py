@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from llamaserver.api.crd import FILE_NAME, crd, crd_yaml
 from llamaserver.cli.main import run
 from llamaserver.cluster.access import RIGHTS, Right, Scope

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from fakes import FakeEngine
 from llamaserver.cluster import LeaseTimes
 from llamaserver.controller import Options

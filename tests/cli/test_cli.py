@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+
 from llamaserver.api.crd import FILE_NAME, crd_yaml
 from llamaserver.cli.main import main
 

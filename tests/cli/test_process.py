@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+
 from workbench import Cluster, eventually
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from llamaserver.cluster import AioKube, ApiError, ConflictError
 from llamaserver.cluster.kinds import (
     CONFIG_MAP,

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from llamaserver.cluster import EventType, Recorder, Reference, UnavailableError
+
+from llamaserver.cluster import ApiError, EventType, Recorder, Reference, UnavailableError
 from llamaserver.cluster.kinds import Object
 
 pytestmark = pytest.mark.looptime
@@ -69,15 +70,27 @@ async def test_a_flood_about_one_object_is_cut_and_leaves_others_their_say() -> 
     assert len(posted) == len(about_chat) + 1
 
 
-async def test_an_api_server_that_is_gone_costs_the_event_and_nothing_else() -> None:
+async def test_while_the_api_server_is_gone_events_wait() -> None:
     posted = Posted()
     posted.fault = UnavailableError(0, "NoConnection", "gone")
     async with recording(posted) as recorder:
-        recorder.emit(CHAT, EventType.NORMAL, "Ready", "lost")
+        recorder.emit(CHAT, EventType.NORMAL, "Ready", "first")
+        await asyncio.sleep(10)
+        posted.fault = None
+        recorder.emit(CHAT, EventType.NORMAL, "Ready", "second")
+        await asyncio.sleep(30)
+    assert [event["message"] for event in posted] == ["first", "second"]
+
+
+async def test_an_event_that_was_refused_does_not_count_as_told() -> None:
+    posted = Posted()
+    posted.fault = ApiError(403, "Forbidden", "no")
+    async with recording(posted) as recorder:
+        assert recorder.emit(CHAT, EventType.NORMAL, "Ready", "fine")
         await asyncio.sleep(1)
         posted.fault = None
-        recorder.emit(CHAT, EventType.NORMAL, "Ready", "told")
-    assert [event["message"] for event in posted] == ["told"]
+        assert recorder.emit(CHAT, EventType.NORMAL, "Ready", "fine")
+    assert len(posted) == 1
 
 
 async def test_an_overlong_message_is_cut_to_what_the_api_server_takes() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import kmock as km
 import pytest
 from kubernetes.aio.client import Configuration
+
 from llamaserver.cluster import AioKube, ApiError, ConflictError, GoneError, NotFoundError, UnavailableError
 from llamaserver.cluster.kinds import CONFIG_MAP, SERVICE
 

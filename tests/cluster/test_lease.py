@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from llamaserver.cluster import ConflictError, Elector, LeaseTimes, LostLeadershipError, UnavailableError
+
+from llamaserver.cluster import (
+    ApiError,
+    ConflictError,
+    Elector,
+    LeaseTimes,
+    LostLeadershipError,
+    UnavailableError,
+)
 from llamaserver.cluster.kinds import Kind, Object
 
 pytestmark = pytest.mark.looptime
@@ -35,6 +43,7 @@ class Client:
         self.server = server
         self.fault = ""
         self.lose_answers = False
+        self.stale_is: ApiError = ConflictError(409, "Conflict", "the object has been modified")
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
         await self._reach()
@@ -45,7 +54,7 @@ class Client:
         given = obj["metadata"].get("resourceVersion")
         live = None if self.server.lease is None else self.server.lease["metadata"]["resourceVersion"]
         if given != live:
-            raise ConflictError(409, "Conflict", "the object has been modified")
+            raise self.stale_is
         self.server.version += 1
         self.server.lease = copy.deepcopy(obj)
         self.server.lease["metadata"]["resourceVersion"] = str(self.server.version)
@@ -177,6 +186,32 @@ async def test_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
         await asyncio.sleep(10)
         client.lose_answers = False
         await asyncio.sleep(3 * TIMES.retry_s)
+        assert a.proven()
+        assert not task.done()
+
+
+async def test_after_a_lost_answer_the_lease_is_proven_anew_in_the_same_round() -> None:
+    server = LeaseServer()
+    client = server.client()
+    async with replica(client, "a") as (a, _):
+        await asyncio.wait_for(a.acquired.wait(), 5)
+        client.lose_answers = True
+        await asyncio.sleep(TIMES.renew_deadline_s + TIMES.retry_s)
+        assert not a.proven()
+        client.lose_answers = False
+        await asyncio.sleep(TIMES.retry_s + 0.1)
+        assert a.proven()
+
+
+async def test_a_lease_that_was_deleted_and_is_refused_as_invalid_is_made_again() -> None:
+    server = LeaseServer()
+    client = server.client()
+    async with replica(client, "a") as (a, task):
+        await asyncio.wait_for(a.acquired.wait(), 5)
+        client.stale_is = ApiError(422, "Invalid", "metadata.uid: field is immutable")
+        server.lease = None
+        await asyncio.sleep(TIMES.retry_s + 0.1)
+        assert server.lease is not None
         assert a.proven()
         assert not task.done()
 

@@ -4,21 +4,16 @@ own.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
 from fakes import FakeEngine
 from llamaserver.cluster import LeaseTimes
 from llamaserver.controller import Operator, Options
 from workbench import Cluster, free_address, running
-
-
-def pytest_configure() -> None:
-    """looptime asks synchronous tests for an event loop too; one made for that is never closed."""
-    asyncio.set_event_loop(None)
 
 
 @pytest.fixture

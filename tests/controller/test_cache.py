@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.api.names import child_labels
 from llamaserver.cluster.kinds import DEPLOYMENT, LLAMASERVER, POD, SERVICE, Kind, Object
 from llamaserver.controller.cache import Cache
@@ -70,6 +71,45 @@ def test_pods_come_in_order_and_go_with_their_server() -> None:
     assert cache.drop(POD, "ns", "chat-0") == Key("ns", "chat")
     assert cache.drop(POD, "ns", "chat-0") is None
     assert [pod["metadata"]["name"] for pod in cache.pods(Key("ns", "chat"))] == ["chat-1"]
+
+
+def test_a_pod_that_is_given_to_another_or_to_nobody_leaves_its_server() -> None:
+    cache = Cache(Clock())
+    old = Key("ns", "chat")
+    cache.put(POD, made(POD, "chat-0"))
+    cache.put(POD, made(POD, "chat-1"))
+    assert cache.put(POD, made(POD, "chat-0", "debug", version="2")) == Key("ns", "debug")
+    assert [pod["metadata"]["name"] for pod in cache.pods(old)] == ["chat-1"]
+    cache.drop(POD, "ns", "chat-0")
+    assert [pod["metadata"]["name"] for pod in cache.pods(old)] == ["chat-1"]
+    orphan = made(POD, "chat-1", version="2")
+    orphan["metadata"]["labels"] = {}
+    assert cache.put(POD, orphan) == old, "who has lost a pod is concerned"
+    assert cache.pods(old) == []
+    assert cache.get(POD, "ns", "chat-1") is None
+
+
+def test_an_event_older_than_what_a_write_returned_changes_nothing() -> None:
+    cache = Cache(Clock())
+    cache.put(DEPLOYMENT, made(DEPLOYMENT, "chat", version="10", spec={"replicas": 2}))
+    assert cache.put(DEPLOYMENT, made(DEPLOYMENT, "chat", version="9", spec={"replicas": 1})) is None
+    kept = cache.deployment(Key("ns", "chat"))
+    assert kept is not None
+    assert kept["spec"] == {"replicas": 2}
+    again = made(DEPLOYMENT, "chat", version="3", spec={"replicas": 5})
+    again["metadata"]["uid"] = "made anew"
+    cache.put(DEPLOYMENT, again)
+    kept = cache.deployment(Key("ns", "chat"))
+    assert kept is not None
+    assert kept["spec"] == {"replicas": 5}
+
+
+def test_a_list_of_one_namespace_says_nothing_of_another() -> None:
+    cache = Cache(Clock())
+    cache.put(LLAMASERVER, made(LLAMASERVER, "chat"))
+    cache.reconcile_with(LLAMASERVER, [], began=1.0, namespace="other")
+    assert cache.server(Key("ns", "chat")) is not None
+    assert cache.reconcile_with(LLAMASERVER, [], began=1.0, namespace="ns") == {Key("ns", "chat")}
 
 
 def test_a_list_older_than_an_event_does_not_undo_it() -> None:

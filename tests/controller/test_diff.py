@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.controller.diff import covers, digest, fingerprint
 
 LIVE: dict[str, Any] = {

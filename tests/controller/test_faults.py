@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+
 from fakes import FakeEngine
 from llamaserver.controller import Operator, Options
 from workbench import Cluster, Proxy, condition, eventually, running, serving
@@ -100,6 +101,10 @@ async def test_an_orderly_exit_hands_over_within_seconds(
             await serving(cluster, engine)
             assert standby.probes.unready() == "", "a standby is ready"
             assert standby.registry.known() == []
+            told = standby.metrics.exposition().decode()
+            assert "llamaserver_queue_oldest_age_seconds 0.0" in told, "a standby's queue does not grow"
+            assert "llamaserver_queue_depth 0.0" in told
+            assert "llamaserver_servers 1.0" in told
             del first
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
 from fakes import FakeEngine
 from llamaserver.api import InvalidSpec, LlamaServer, parse
 from llamaserver.controller import Options, reconcile

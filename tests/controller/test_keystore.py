@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+
 from llamaserver.cluster import AioKube, ApiError, load
 from llamaserver.cluster.kinds import CONFIG_MAP, LEASE, SECRET
 from llamaserver.controller.keystore import KeyStore
@@ -29,6 +30,20 @@ async def test_the_key_is_made_where_there_is_none_and_found_afterwards(
         live = await kube.get(SECRET, namespace, NAME)
         assert live is not None
         assert "ownerReferences" not in live["metadata"]
+
+
+async def test_a_key_that_vanished_is_made_again_as_it_was(api_server: Any, namespace: str) -> None:
+    path = f"/api/v1/namespaces/{namespace}/secrets/{NAME}"
+    async with AioKube(await load(str(api_server.kubeconfig))) as kube:
+        store = KeyStore(kube, namespace=namespace, name=NAME)
+        await store.refresh()
+        before = store.public()
+        assert api_server.request("DELETE", path).status == 200
+        assert not await store.refresh()
+        assert store.public() == before
+        fresh = KeyStore(kube, namespace=namespace, name=NAME)
+        await fresh.refresh()
+        assert fresh.public() == before
 
 
 async def test_of_many_that_start_at_once_all_use_one_key(api_server: Any, namespace: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from llamaserver.api.conditions import Reason
 from llamaserver.controller import pods
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.controller.queue import Backoff, Key, RetryLater, WorkQueue
 
 pytestmark = pytest.mark.looptime

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
+
 from fakes import FakeEngine
 from llamaserver.control import Setpoint
 from llamaserver.controller import retune

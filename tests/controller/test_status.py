@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+
 from llamaserver.api import Status, effective, parse
+from llamaserver.api.conditions import Reason
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.cluster import EventType
 from llamaserver.control import Cause, Decision, Diagnosis, Observed, Verdict
 from llamaserver.controller.announce import news
 from llamaserver.controller.conditions import Facts, Rollout, judge
+from llamaserver.controller.conditions import rollout as read_rollout
+from llamaserver.controller.diff import HASH_ANNOTATION
 from llamaserver.controller.journal import Move, recommended, retunes, scaled, why
+from llamaserver.controller.pods import Pod, Trouble
 from llamaserver.controller.retune import InForce
 from llamaserver.controller.runtime import PodReport, Report
 from llamaserver.controller.status import Identity, Moment, compose, tells_something_new
@@ -47,7 +52,7 @@ def report(
 ) -> Report:
     observed = Observed(itl_s, 0.03, 0.0, 12, 3, 0.631, 0.0, 412.3, met)
     diagnosis = Diagnosis(cause, f"it is {cause}", "do this", {"p95_s": 0.0612345, "pods": 2}, since=90.0)
-    decision = Decision({}, 2, "enough", observed, diagnosis, ())
+    decision = Decision({}, None, 2, "enough", observed, diagnosis, ())
     fields: dict[str, Any] = {
         "pods": (PodReport("chat-0", cap, 2048, 64, 12, "InForce"),),
         "silent": {},
@@ -68,6 +73,8 @@ def facts(**changes: Any) -> Facts:
         "rollout_reason": "",
         "pods": [],
         "report": report(),
+        "now": NOW,
+        "patience_s": 330.0,
     }
     return Facts(**(fields | changes))
 
@@ -96,6 +103,92 @@ def rollout(**changes: Any) -> Rollout:
 )
 def test_ready_is_serving_with_the_present_spec(state: Rollout, expected: tuple[bool, str]) -> None:
     assert verdict(facts(rollout=state), "Ready") == expected
+
+
+def pod(
+    reason: Reason | None = None, since_s: float = 0.0, *, terminating: bool = False, name: str = "chat-0"
+) -> Pod:
+    """A pod that is not ready, for `reason` since so many seconds."""
+    ails = reason and Trouble(reason, f"pod {name}: {reason}", NOW - timedelta(seconds=since_s))
+    return Pod(name, f"uid-{name}", terminating, False, terminating, None, None, ails)
+
+
+STARTING = rollout(updated=1, total=1, ready=1)
+
+
+def test_a_full_cluster_rolls_without_a_stall() -> None:
+    given = facts(rollout=STARTING, pods=[pod(Reason.UNSCHEDULABLE, 900), pod(terminating=True, name="old")])
+    assert verdict(given, "Stalled") == (False, "NotStalled")
+    assert verdict(given, "Ready")[1] != "Unschedulable"
+    assert verdict(given, "Progressing") == (True, "Scaling")
+
+
+@pytest.mark.parametrize("reason", [Reason.UNSCHEDULABLE, Reason.IMAGE_UNAVAILABLE, Reason.CRASH_LOOPING])
+def test_a_pods_trouble_is_said_at_once_and_stalls_only_when_it_lasts(reason: Reason) -> None:
+    state = rollout(updated=2, total=2, ready=0)
+    young = facts(rollout=state, pods=[pod(reason, 20)])
+    assert verdict(young, "Ready") == (False, reason)
+    assert verdict(young, "Stalled") == (False, "NotStalled")
+    (said,) = [one.message for one in judge(young) if one.type == "Progressing"]
+    assert str(reason) in said
+    assert verdict(facts(rollout=state, pods=[pod(reason, 331)]), "Stalled") == (True, reason)
+    late = replace(state, deadline_exceeded="too late")
+    assert verdict(facts(rollout=late, pods=[pod(reason, 20)]), "Stalled") == (True, reason)
+
+
+def deployment(**changes: Any) -> dict[str, Any]:
+    status = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), 1) | {"observedGeneration": 3}
+    metadata = {"generation": 3, "annotations": {HASH_ANNOTATION: "wanted"}} | changes
+    return {"metadata": metadata, "spec": {"replicas": 1}, "status": status}
+
+
+def test_what_runs_is_ready_only_if_it_was_made_from_what_is_wanted_now() -> None:
+    well = facts(rollout=read_rollout(deployment(), "wanted"))
+    assert (verdict(well, "Ready"), verdict(well, "Progressing")) == ((True, "Serving"), (False, "UpToDate"))
+    for state in (
+        read_rollout(deployment(), "another"),
+        read_rollout(deployment(annotations={}), "wanted"),
+        read_rollout(deployment(generation=4), "wanted"),
+    ):
+        assert verdict(facts(rollout=state), "Ready") == (False, "RollingOut")
+        assert verdict(facts(rollout=state), "Progressing") == (True, "RollingOut")
+
+
+def test_refused_children_are_neither_ready_nor_in_force() -> None:
+    given = facts(apply_problem=(Reason.APPLY_REFUSED, "exceeded quota"))
+    for type_ in ("Accepted", "Ready", "Progressing"):
+        assert verdict(given, type_) == (False, "ApplyRefused")
+    assert verdict(given, "Stalled") == (True, "ApplyRefused")
+
+
+def test_what_is_waited_for_is_said() -> None:
+    given = facts(waits_for="Deployment chat of an earlier ns/chat is still being deleted")
+    said = {str(one.type): one for one in judge(given)}
+    assert (said["Ready"].status, said["Progressing"].status) == (False, True)
+    assert said["Ready"].message == said["Progressing"].message == given.waits_for
+
+
+def test_what_a_tick_judged_bears_the_generation_that_the_tick_knew() -> None:
+    first = status(facts(report=replace(report(), generation=2)))
+    found = {one.type: one.observed_generation for one in first.conditions or ()}
+    assert (found["Ready"], found["SLOMet"], found["Tuned"], found["MetricsAvailable"]) == (3, 2, 2, 2)
+    unknown = status(facts(report=report()), first)
+    assert {one.type: one.observed_generation for one in unknown.conditions or ()} == found
+    later = status(facts(report=replace(report(), generation=3)), first)
+    assert {one.observed_generation for one in later.conditions or ()} == {3}
+    assert tells_something_new(first, later)
+
+
+def test_a_rollout_is_told_once_with_its_first_difference() -> None:
+    fine = status(facts())
+    why = "spec.template.spec.containers[vllm].image: a -> b"
+    rolling = status(facts(rollout=rollout(updated=0), rollout_reason=why), fine)
+    (told,) = [item for item in news(fine, rolling) if item.reason == "Rollout"]
+    assert told.type is EventType.NORMAL
+    assert why in told.message
+    further = status(facts(rollout=rollout(updated=1), rollout_reason=why), rolling)
+    assert [item for item in news(rolling, further) if item.reason == "Rollout"] == []
+    assert [item for item in news(Status(), rolling) if item.reason == "Rollout"] == []
 
 
 def test_ready_takes_all_replicas_of_a_fixed_number() -> None:
@@ -128,6 +221,14 @@ def test_an_invalid_spec_is_said_everywhere_it_matters() -> None:
 )
 def test_what_is_not_known_is_neither_met_nor_missed(seen: Report, expected: tuple[bool | None, str]) -> None:
     assert verdict(facts(report=seen), "SLOMet") == expected
+
+
+def test_the_objective_that_is_missed_is_named() -> None:
+    seen = report(Cause.AT_CAPACITY, False)
+    observed = replace(seen.decision.observed, itl_met=True, queue_met=False)
+    late = replace(seen, decision=replace(seen.decision, observed=observed))
+    (said,) = [one.message for one in judge(facts(report=late)) if one.type == "SLOMet"]
+    assert said.startswith("queueTime is missed: ")
 
 
 @pytest.mark.parametrize(
@@ -171,6 +272,12 @@ def test_figures_are_text_with_units_and_two_digits() -> None:
     assert observed["kvCacheUsage"] == "0.63"
     assert observed["tokensPerSecond"] == "410"
     assert observed["queueTime"] == "0s"
+
+
+def test_the_number_of_replicas_is_shown_while_nothing_is_moved_and_left_out_while_unknown() -> None:
+    assert status(facts()).to_dict()["scaling"] == {"desiredReplicas": 2, "reason": "enough"}
+    unknown = replace(report(), decision=replace(report().decision, recommended_replicas=None))
+    assert "desiredReplicas" not in status(facts(report=unknown)).to_dict()["scaling"]
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import threading
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from aiohttp import web
+
 from llamaserver.cluster.kinds import LEASE, LLAMASERVER, Kind
+from llamaserver.controller import handlers
 from llamaserver.controller.cache import WATCHED
 from llamaserver.controller.handlers import Event, Watches, WatchScope
 from workbench import eventually
@@ -30,6 +35,7 @@ class ApiOfWatches:
         self.break_with: Object | None = None
         self.methods: set[str] = set()
         self.watches = 0
+        self.watched: set[str] = set()
         self.servers: list[Object] = []
 
     @contextlib.asynccontextmanager
@@ -60,6 +66,7 @@ class ApiOfWatches:
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         self.watches += 1
+        self.watched.update(re.findall("/namespaces/([^/]+)/", request.path))
         response = web.StreamResponse()
         await response.prepare(request)
         for _ in range(600):
@@ -153,6 +160,43 @@ async def test_an_error_in_a_stream_restarts_the_watches_and_nothing_else(
         await eventually(lambda: [e for e in events if e.obj["metadata"]["name"] == "after"])
         assert not mine.done(), "tasks of our own loop are none of kopf's business"
         mine.cancel()
+
+
+async def test_watches_that_do_not_end_are_given_up(
+    api: tuple[ApiOfWatches, WatchScope], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, scope = api
+    monkeypatch.setattr(handlers, "GIVE_UP_S", 0.2)
+    let_go = threading.Event()
+
+    def hang(*_: object) -> None:
+        let_go.wait(30)
+
+    watches = Watches(scope, sink=lambda _: None, restarted=lambda: None, monotonic=time.monotonic)
+    monkeypatch.setattr(watches, "_thread", hang)
+    task = asyncio.create_task(watches.run())
+    await asyncio.sleep(0.5)
+    assert not task.done(), "nobody told them to end"
+    watches.renew()
+    with pytest.raises(handlers.StuckWatchesError):
+        await asyncio.wait_for(task, 10)
+    let_go.set()
+
+
+async def test_a_namespace_that_cannot_be_read_is_left_out_and_never_all_of_them(
+    api: tuple[ApiOfWatches, WatchScope],
+) -> None:
+    server, scope = api
+    async with watching(replace(scope, namespaces=("a", "b"))) as (_, restarts, watches):
+        await eventually(lambda: {"a", "b"} <= server.watched)
+        watches.watch_only([])
+        watches.watch_only(["a", "b"])
+        await asyncio.sleep(0.3)
+        assert restarts == []
+        server.watched.clear()
+        watches.watch_only(["a"])
+        await eventually(lambda: "a" in server.watched)
+        assert server.watched <= {"a", "ops"}
 
 
 async def test_watches_that_fell_silent_can_be_renewed(api: tuple[ApiOfWatches, WatchScope]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 
 import aiohttp
 import pytest
+
 from llamaserver.telemetry import Canary, HealthServer, LoopLag, Metrics, Probes
 from llamaserver.telemetry.logs import JsonFormatter, KeyLogger
 
@@ -28,7 +30,10 @@ def test_the_canary_grows_only_while_the_api_answers_and_the_watches_do_not() ->
     clock.now = 500.0
     assert canary.age() == 0, "the API server is gone: nothing is known against the watches"
     canary.contact()
-    assert canary.age() > 400
+    assert canary.age() == 0, "after an outage the watches need time to come back"
+    for clock.now in range(504, 664, 4):
+        canary.contact()
+    assert canary.age() == 160
     canary.seen()
     assert canary.age() == 0
 
@@ -43,8 +48,25 @@ def test_a_stalled_loop_and_silent_watches_are_unhealthy_and_a_missing_api_is_no
     lag = LoopLag(clock)
     probes = Probes(lag, canary, synced=lambda: True)
     assert probes.unhealthy() == ""
-    canary.contact()
+    for clock.now in range(200, 400, 4):
+        canary.contact()
+    lag._due = clock.now
+    assert probes.unhealthy() == "", "there are no watches yet"
+    canary.seen()
+    for clock.now in range(400, 530, 4):
+        canary.contact()
+    lag._due = clock.now
     assert "watches" in probes.unhealthy()
+
+
+async def test_an_empty_host_is_every_address() -> None:
+    clock = Clock()
+    probes = Probes(LoopLag(clock), Canary(clock), synced=lambda: True)
+    async with HealthServer(probes, Metrics(), host="", port=0) as server:
+        assert server._runner is not None
+        hosts = {address[0] for address in server._runner.addresses}
+        assert "0.0.0.0" in hosts
+        assert not socket.has_ipv6 or "::" in hosts
 
 
 async def test_the_endpoints_answer_as_the_probes_judge() -> None:

@@ -1,7 +1,8 @@
 """Kubernetes Events about LlamaServers: told once, never in a flood.
 
 The same (object, reason, message) is not told again within `repeat_s`, and each object has a budget. Emitting
-never waits: posting is a task of its own, and an Event that cannot be posted is logged and forgotten.
+never waits: posting is a task of its own, which tries again while the API server is away. An Event that could
+not be posted does not count as told.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from llamaserver.cluster.errors import ApiError
+from llamaserver.cluster.errors import ApiError, ConflictError, NotLeadingError, UnavailableError
 from llamaserver.cluster.kinds import FIELD_MANAGER, LLAMASERVER, Object
 from llamaserver.cluster.kube import Kube
 from llamaserver.cluster.pace import TokenBucket
@@ -25,6 +26,10 @@ _log = logging.getLogger(__name__)
 _REMEMBERED = 10_000
 _MESSAGE_LIMIT = 1024
 _QUEUE_LIMIT = 1000
+_PAUSES_S = (2.0, 5.0, 10.0, 30.0, 60.0)
+"""Between the attempts to post one Event."""
+
+_Key = tuple[str, str, str]
 
 
 class EventType(StrEnum):
@@ -64,9 +69,9 @@ class Recorder:
         self._repeat_s = repeat_s
         self._burst = burst
         self._per_second = per_minute / 60
-        self._told: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._told: OrderedDict[_Key, float] = OrderedDict()
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
-        self._queue: asyncio.Queue[Object] = asyncio.Queue(_QUEUE_LIMIT)
+        self._queue: asyncio.Queue[tuple[_Key, Object]] = asyncio.Queue(_QUEUE_LIMIT)
 
     def emit(self, about: Reference, kind: EventType, reason: str, message: str) -> bool:
         """Queue an Event unless it was told lately or its object's budget is spent. Returns whether it was
@@ -88,19 +93,32 @@ class Recorder:
         for memory in (self._told, self._buckets):
             while len(memory) > _REMEMBERED:
                 memory.popitem(last=False)
-        self._queue.put_nowait(self._event(about, kind, reason, message))
+        self._queue.put_nowait((key, self._event(about, kind, reason, message)))
         return True
 
     async def run(self) -> None:
         """Post what was emitted, for ever."""
         while True:
-            event = await self._queue.get()
+            key, event = await self._queue.get()
             try:
-                await self._kube.create_event(event)
+                await self._post(event)
             except ApiError as error:
                 _log.info("the event %s was not posted: %s", event["reason"], error)
+                self._told.pop(key, None)
             finally:
                 self._queue.task_done()
+
+    async def _post(self, event: Object) -> None:
+        """Post an Event, again where the API server is away or leadership is in doubt."""
+        for pause in _PAUSES_S:
+            try:
+                await self._kube.create_event(event)
+                return
+            except ConflictError:
+                return  # an earlier attempt got through although its answer did not
+            except (UnavailableError, NotLeadingError):
+                await asyncio.sleep(pause)
+        await self._kube.create_event(event)
 
     def _event(self, about: Reference, kind: EventType, reason: str, message: str) -> Object:
         now = self._wall().strftime("%Y-%m-%dT%H:%M:%SZ")

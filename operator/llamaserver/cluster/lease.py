@@ -26,6 +26,10 @@ from llamaserver.cluster.kube import Kube
 _log = logging.getLogger(__name__)
 
 
+_UNPROCESSABLE = 422
+"""What an API server answers to a replacement of an object that was deleted or made anew in between."""
+
+
 class LostLeadershipError(Exception):
     """Another replica holds the Lease. Nothing this process knows may be acted on any more."""
 
@@ -117,17 +121,30 @@ class Elector:
             self._on_contact()
             if live is not None and not self._may_take(live):
                 return
+        if await self._write(live):
+            return
+        await self._look_who_holds_it()
+        # Ours after all: an earlier write got through although its answer did not, or somebody annotated it.
+        if self.holds():
+            await self._write(self._live)
+
+    async def _write(self, live: Object | None) -> bool:
+        """Make the Lease ours for its next term. False when it is not as it was taken to be."""
         started = self._monotonic()
         try:
             self._live = await self._kube.replace(self._record(live, self.identity, self._times.duration_s))
         except (ConflictError, NotFoundError):
-            await self._look_who_holds_it()
-            return
+            return False
+        except ApiError as error:
+            if error.status == _UNPROCESSABLE:
+                return False
+            raise
         self._renewed_at = started
         self._on_contact()
         if not self.acquired.is_set():
             _log.info("this replica leads (%s)", self.identity)
             self.acquired.set()
+        return True
 
     async def _look_who_holds_it(self) -> None:
         live = await self._kube.get(LEASE, self._namespace, self._name)

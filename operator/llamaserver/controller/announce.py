@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llamaserver.api.conditions import Condition, ConditionStatus, ConditionType
+from llamaserver.api.conditions import Condition, ConditionStatus, ConditionType, Reason
 from llamaserver.api.status import Status
 from llamaserver.cluster import EventType, Recorder, Reference
 from llamaserver.controller.journal import REPLICAS
@@ -52,11 +52,21 @@ def tell(recorder: Recorder, about: Reference, before: Status, after: Status) ->
         recorder.emit(about, item.type, item.reason, item.message)
 
 
+def _rolling(before: Condition | None, after: Condition) -> News | None:
+    """A rollout that begins; its message names the first difference. Coming up for the first time is none."""
+    if after.reason != Reason.ROLLING_OUT or before is None or before.reason == Reason.STARTING:
+        return None
+    again = before.reason == Reason.ROLLING_OUT and before.observed_generation == after.observed_generation
+    return None if again else News(EventType.NORMAL, "Rollout", after.message)
+
+
 def _turned(before: Condition | None, after: Condition) -> News | None:
     """A condition that turned good or bad. Absence is how a condition begins: being fine from the start is no
     news.
     """
     status = after.status
+    if after.type == ConditionType.PROGRESSING:
+        return _rolling(before, after)
     if (before is not None and before.status is status) or status is ConditionStatus.UNKNOWN:
         return None
     good = (status is ConditionStatus.TRUE) != (after.type == ConditionType.STALLED)

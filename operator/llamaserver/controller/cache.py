@@ -11,6 +11,7 @@ from typing import Any
 
 from llamaserver.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
 from llamaserver.cluster.kinds import CHILDREN, DEPLOYMENT, LLAMASERVER, POD, Kind, Object
+from llamaserver.controller.diff import HASH_ANNOTATION
 from llamaserver.controller.queue import Key
 
 WATCHED: tuple[Kind, ...] = (LLAMASERVER, *CHILDREN, POD)
@@ -41,11 +42,21 @@ class Cache:
         self._pods: dict[Key, set[str]] = {}
 
     def put(self, kind: Kind, obj: Object) -> Key | None:
-        """Take in an object as it is now. Returns whom it concerns, or None when it is not ours."""
-        key = owner(kind, obj)
-        if key is None:
-            return None
+        """Take in what a watch or a write told of an object, unless something newer is known of it.
+
+        Returns whom it concerns: its owner, the one it had before when it has none now, or None.
+        """
+        known = self._objects[kind].get((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        return None if known is not None and _is_older(obj, known) else self._store(kind, obj)
+
+    def _store(self, kind: Kind, obj: Object) -> Key | None:
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        key, known = owner(kind, obj), self._objects[kind].get((namespace, name))
+        before = None if known is None else owner(kind, known)
+        if before is not None and before != key:
+            self.drop(kind, namespace, name)
+        if key is None:
+            return before
         self._objects[kind][namespace, name] = trim(kind, obj)
         self._seen[kind, namespace, name] = self._monotonic()
         if kind is POD:
@@ -64,8 +75,14 @@ class Cache:
                 self._pods.pop(key, None)
         return key
 
-    def reconcile_with(self, kind: Kind, listed: Iterable[Object], began: float) -> set[Key]:
-        """Make a kind equal to a list whose reading began at `began`. Returns the LlamaServers concerned."""
+    def reconcile_with(
+        self, kind: Kind, listed: Iterable[Object], began: float, namespace: str | None = None
+    ) -> set[Key]:
+        """Make a kind equal to a list whose reading began at `began`. Returns the LlamaServers concerned.
+
+        A list of one `namespace` says nothing of the others.
+        """
+        within = namespace
         concerned: set[Key] = set()
         present: set[tuple[str, str]] = set()
         for obj in listed:
@@ -75,9 +92,17 @@ class Cache:
                 continue
             before = self._objects[kind].get((namespace, name))
             version = (before or {}).get("metadata", {}).get("resourceVersion")
-            if version != obj["metadata"].get("resourceVersion") and (key := self.put(kind, obj)) is not None:
+            if (
+                version != obj["metadata"].get("resourceVersion")
+                and (key := self._store(kind, obj)) is not None
+            ):
                 concerned.add(key)
-        for namespace, name in [entry for entry in self._objects[kind] if entry not in present]:
+        gone = [
+            entry
+            for entry in self._objects[kind]
+            if entry not in present and (within is None or entry[0] == within)
+        ]
+        for namespace, name in gone:
             if (
                 self._seen[kind, namespace, name] <= began
                 and (key := self.drop(kind, namespace, name)) is not None
@@ -104,7 +129,8 @@ class Cache:
     def pods(self, key: Key) -> list[Object]:
         """The pods of a LlamaServer in order of their names, those that are ending included."""
         pods = self._objects[POD]
-        return [pods[key.namespace, name] for name in sorted(self._pods.get(key, ()))]
+        found = (pods.get((key.namespace, name)) for name in sorted(self._pods.get(key, ())))
+        return [pod for pod in found if pod is not None]
 
 
 def owner(kind: Kind, obj: Object) -> Key | None:
@@ -118,12 +144,29 @@ def owner(kind: Kind, obj: Object) -> Key | None:
     return Key(metadata["namespace"], labels[NAME_LABEL])
 
 
+def _is_older(obj: Object, known: Object) -> bool:
+    """Whether `obj` is an earlier state of the very object that is `known`.
+
+    resourceVersions of one object are numbers that grow; others cannot be compared, and count as newer.
+    """
+    new, old = obj["metadata"], known["metadata"]
+    if new.get("uid") != old.get("uid"):
+        return False
+    try:
+        return int(new["resourceVersion"]) < int(old["resourceVersion"])
+    except (KeyError, ValueError):
+        return False
+
+
 def trim(kind: Kind, obj: Object) -> Object:
     """What is kept of an object. A child's content is not: its generation or resourceVersion shows drift."""
     metadata = {field: obj["metadata"][field] for field in _METADATA if field in obj["metadata"]}
     kept: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
     if kind is LLAMASERVER:
         return {**kept, "spec": obj.get("spec"), "status": obj.get("status") or {}}
+    mark = (obj["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)
+    if mark is not None and kind is not POD:
+        metadata["annotations"] = {HASH_ANNOTATION: mark}
     if kind is DEPLOYMENT:
         return {
             **kept,

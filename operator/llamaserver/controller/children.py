@@ -85,10 +85,13 @@ class Children:
         if live is not None:
             _check_owner(key, uid, kind, live)
             if covers(live, wanted):
+                self._cache.put(kind, live)
                 self._settled[child] = (mark, fingerprint(live))
                 return None
             await self._hand_over(kind, live, obj)
         applied = await self._kube.apply(wanted)
+        # What is judged in this same pass must be what this write has made of it.
+        self._cache.put(kind, applied)
         self._settled[child] = (mark, fingerprint(applied))
         return Written(kind, name, wanted, live)
 

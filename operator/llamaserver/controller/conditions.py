@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from llamaserver.api.conditions import ConditionType, Reason
@@ -11,7 +12,8 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.enums import ScalingMode, TuningMode
 from llamaserver.cluster.kinds import Object
 from llamaserver.control import Cause
-from llamaserver.controller.pods import Pod
+from llamaserver.controller.diff import mark_of
+from llamaserver.controller.pods import Pod, Trouble
 from llamaserver.controller.runtime import Report
 
 
@@ -23,11 +25,15 @@ class Judgement:
     status: bool | None
     reason: str
     message: str
+    by_report: bool = False
+    """Judged by the last tick, and so by the spec that the tick knew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A Deployment's own account of itself. `current` is False while it has not yet seen its newest spec."""
+    """A Deployment's own account of itself. `current` is False while it is not what is wanted now, or has not
+    yet seen its newest spec.
+    """
 
     exists: bool
     current: bool
@@ -55,10 +61,14 @@ class Facts:
     rollout_reason: str
     pods: Sequence[Pod]
     report: Report | None
+    now: datetime
+    patience_s: float
+    """For how long a pod's trouble may be one that mends itself."""
+    waits_for: str = ""
 
 
-def rollout(deployment: Object | None) -> Rollout:
-    """Read a Deployment."""
+def rollout(deployment: Object | None, wanted_mark: str) -> Rollout:
+    """Read a Deployment, which is to say that it was made from `wanted_mark`."""
     if deployment is None:
         return Rollout(False, False, 0, 0, 0, 0, "")
     spec: dict[str, Any] = deployment.get("spec") or {}
@@ -75,7 +85,8 @@ def rollout(deployment: Object | None) -> Rollout:
     )
     return Rollout(
         exists=True,
-        current=(status.get("observedGeneration") or 0) >= (deployment["metadata"].get("generation") or 0),
+        current=mark_of(deployment) == wanted_mark
+        and (status.get("observedGeneration") or 0) >= (deployment["metadata"].get("generation") or 0),
         wanted=1 if replicas is None else int(replicas),
         updated=int(status.get("updatedReplicas") or 0),
         total=int(status.get("replicas") or 0),
@@ -89,21 +100,37 @@ def judge(facts: Facts) -> list[Judgement]:
     ready = _ready(facts)
     verdicts = [_accepted(facts), ready, _progressing(facts), _stalled(facts, ready.status is True)]
     if facts.report is not None and facts.spec is not None:
-        verdicts += [
+        measured = (
             _slo_met(facts.spec, facts.report),
             _tuned(facts.spec, facts.report),
             _metrics(facts.report),
-        ]
+        )
+        verdicts += [replace(verdict, by_report=True) for verdict in measured]
     return verdicts
+
+
+def trouble(facts: Facts) -> Trouble | None:
+    """What keeps a pod from coming up, the longest-standing first.
+
+    A pod that waits for what a terminating one still holds is in no trouble: without surge every rollout of a
+    full cluster goes that way.
+    """
+    handing_over = any(pod.terminating for pod in facts.pods)
+    found = [
+        pod.trouble
+        for pod in facts.pods
+        if pod.trouble is not None and not (handing_over and pod.trouble.reason is Reason.UNSCHEDULABLE)
+    ]
+    return min(found, key=lambda one: one.since or facts.now, default=None)
 
 
 def _accepted(facts: Facts) -> Judgement:
     if facts.invalid:
         kept = "; the last accepted spec stays in force" if facts.spec is not None else ""
         return Judgement(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, facts.invalid + kept)
-    if facts.apply_problem and facts.apply_problem[0] == Reason.CONFLICT:
+    if facts.apply_problem:
         return Judgement(ConditionType.ACCEPTED, False, *facts.apply_problem)
-    return Judgement(ConditionType.ACCEPTED, True, Reason.VALID, "the spec is in force")
+    return Judgement(ConditionType.ACCEPTED, True, Reason.VALID, "the spec is valid")
 
 
 def _ready(facts: Facts) -> Judgement:
@@ -114,22 +141,28 @@ def _ready(facts: Facts) -> Judgement:
             f"{state.ready} replicas serve the last accepted spec" if state.ready else "nothing is served"
         )
         return Judgement(type_, False, Reason.INVALID_SPEC, f"the present spec cannot be served; {serving}")
-    if not state.exists or facts.spec is None:
-        return Judgement(type_, False, Reason.STARTING, "the Deployment is not made yet")
+    if facts.apply_problem:
+        return Judgement(type_, False, *facts.apply_problem)
+    if facts.waits_for or not state.exists or facts.spec is None:
+        text = facts.waits_for or "the Deployment is not made yet"
+        return Judgement(type_, False, Reason.STARTING, text)
     if state.wanted == 0 and state.complete:
         return Judgement(type_, True, Reason.SCALED_TO_ZERO, "no replicas are asked for, and none run")
     need = min(_promised(facts.spec, state.wanted), state.wanted)
     text = f"{state.ready} of {state.wanted} replicas ready"
     if state.current and state.updated >= need and state.total == state.updated and state.ready >= need:
         return Judgement(type_, True, Reason.SERVING, text)
+    if state.current and (found := trouble(facts)) is not None:
+        return Judgement(type_, False, found.reason, f"{text}; {found.message}")
     if state.total > state.updated or not state.current:
-        return Judgement(type_, False, Reason.ROLLING_OUT, f"{text}, {state.updated} with the present spec")
-    if state.ready == 0:
-        seen_before = any(pod.ready for pod in facts.pods)
-        return Judgement(
-            type_, False, Reason.REPLICAS_NOT_READY if seen_before else Reason.NO_REPLICAS_READY, text
-        )
-    return Judgement(type_, False, Reason.REPLICAS_NOT_READY, text)
+        return Judgement(type_, False, Reason.ROLLING_OUT, f"{text}, {_updated(state)} with the present spec")
+    reason = Reason.REPLICAS_NOT_READY if state.ready else Reason.NO_REPLICAS_READY
+    return Judgement(type_, False, reason, text)
+
+
+def _updated(state: Rollout) -> int:
+    """Pods with the present spec: none are known while the Deployment has not seen it."""
+    return state.updated if state.current else 0
 
 
 def _promised(spec: EffectiveSpec, wanted: int) -> int:
@@ -141,22 +174,30 @@ def _promised(spec: EffectiveSpec, wanted: int) -> int:
 
 def _progressing(facts: Facts) -> Judgement:
     type_, state = ConditionType.PROGRESSING, facts.rollout
+    if facts.apply_problem:
+        return Judgement(type_, False, *facts.apply_problem)
+    if facts.waits_for:
+        return Judgement(type_, True, Reason.STARTING, facts.waits_for)
     if not state.exists:
         moving = not facts.invalid
         return Judgement(
             type_, moving, Reason.STARTING, "the children are being made" if moving else "waiting for a spec"
         )
+    found = trouble(facts)
+    ails = f"; {found.message}" if found is not None else ""
     if not state.current or state.total > state.updated:
         why = f": {facts.rollout_reason}" if facts.rollout_reason else ""
-        text = f"{state.updated} of {state.wanted} replicas have the present spec{why}"
+        text = f"{_updated(state)} of {state.wanted} replicas have the present spec{why}{ails}"
         return Judgement(type_, True, Reason.ROLLING_OUT, text)
     if state.ready < state.wanted or state.total != state.wanted:
-        return Judgement(type_, True, Reason.SCALING, f"{state.ready} of {state.wanted} replicas ready")
+        return Judgement(type_, True, Reason.SCALING, f"{state.ready} of {state.wanted} replicas ready{ails}")
     return Judgement(type_, False, Reason.UP_TO_DATE, f"{state.ready} of {state.wanted} replicas up to date")
 
 
 def _stalled(facts: Facts, ready: bool) -> Judgement:
-    """True when nothing will get better by waiting."""
+    """True when nothing will get better by waiting: at once where that is certain, for a pod's trouble after
+    the time in which it could have mended itself.
+    """
     type_ = ConditionType.STALLED
     if facts.invalid:
         return Judgement(type_, True, Reason.INVALID_SPEC, facts.invalid)
@@ -167,13 +208,16 @@ def _stalled(facts: Facts, ready: bool) -> Judgement:
     if facts.claim_problem and facts.rollout.ready < facts.rollout.wanted:
         return Judgement(type_, True, Reason.CLAIM_NOT_SHAREABLE, facts.claim_problem)
     if not ready:
-        trouble = next((pod.trouble for pod in facts.pods if pod.trouble is not None), None)
-        if trouble is not None:
-            return Judgement(type_, True, trouble.reason, trouble.message)
-        if facts.rollout.deadline_exceeded:
-            late = facts.rollout.deadline_exceeded
+        found, late = trouble(facts), facts.rollout.deadline_exceeded
+        if found is not None and (late or _lasts(found, facts)):
+            return Judgement(type_, True, found.reason, found.message)
+        if late:
             return Judgement(type_, True, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
     return Judgement(type_, False, Reason.NOT_STALLED, "nothing stands in the way")
+
+
+def _lasts(found: Trouble, facts: Facts) -> bool:
+    return found.since is not None and facts.now - found.since > timedelta(seconds=facts.patience_s)
 
 
 def _slo_met(spec: EffectiveSpec, report: Report) -> Judgement:
@@ -188,7 +232,10 @@ def _slo_met(spec: EffectiveSpec, report: Report) -> Judgement:
         return Judgement(type_, True, Reason.OBJECTIVE_MET, "every declared objective is met")
     healthy = diagnosis.cause in (Cause.HEALTHY, Cause.IDLE)
     cause = Reason.OBJECTIVE_MISSED if healthy else diagnosis.cause
-    return Judgement(type_, False, cause, diagnosis.message or "a declared objective is missed")
+    itl, queue = decision.observed.itl_met is False, decision.observed.queue_met is False
+    missed = " and ".join(name for name, bad in (("interTokenLatency", itl), ("queueTime", queue)) if bad)
+    text = f"{missed or 'a declared objective'} is missed"
+    return Judgement(type_, False, cause, f"{text}: {diagnosis.message}" if diagnosis.message else text)
 
 
 def _tuned(spec: EffectiveSpec, report: Report) -> Judgement:

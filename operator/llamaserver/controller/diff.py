@@ -29,6 +29,11 @@ def digest(obj: Object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+def mark_of(live: Object) -> str:
+    """What a live child says it was last made from, or an empty text."""
+    return str((live["metadata"].get("annotations") or {}).get(HASH_ANNOTATION) or "")
+
+
 def fingerprint(live: Object) -> str:
     """Changes whenever anything of a live object changes that could be a field of ours.
 
@@ -37,7 +42,11 @@ def fingerprint(live: Object) -> str:
     metadata = live["metadata"]
     if "generation" not in metadata:
         return f"{metadata['uid']}/{metadata['resourceVersion']}"
-    marks = {"labels": metadata.get("labels"), "owners": metadata.get("ownerReferences")}
+    marks = {
+        "labels": metadata.get("labels"),
+        "owners": metadata.get("ownerReferences"),
+        "made from": mark_of(live),
+    }
     return f"{metadata['uid']}/{metadata['generation']}/{digest(marks)}"
 
 

@@ -17,7 +17,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -35,6 +35,8 @@ _RESTART_FIRST_S = 1.0
 _RESTART_MOST_S = 30.0
 _LIVED_S = 120.0
 _GOODBYE_S = 15.0
+GIVE_UP_S = 60.0
+"""How long watches that were told to end may take before the process is given up."""
 _CLOSING_S = 0.25
 """TLS connections are closed by the event loop after their session has been: leave it the time."""
 
@@ -59,6 +61,10 @@ class WatchScope:
     kubeconfig: str | None = None
 
 
+class StuckWatchesError(Exception):
+    """The thread of the watches does not end."""
+
+
 class Watches:
     """Runs kopf in a thread and hands its events to `sink` in the loop that `run` was called in."""
 
@@ -75,9 +81,14 @@ class Watches:
         self._restarted = restarted
         self._monotonic = monotonic
         self._stop = threading.Event()
+        self._renewal = asyncio.Event()
 
     async def run(self) -> None:
-        """Keep the watches running until cancelled."""
+        """Keep the watches running until cancelled.
+
+        Raises:
+            StuckWatchesError: watches that were told to end do not; only a new process is rid of them.
+        """
         delay = _RESTART_FIRST_S
         loop = asyncio.get_running_loop()
         while True:
@@ -89,7 +100,7 @@ class Watches:
             )
             thread.start()
             try:
-                await done.wait()
+                await self._end_of(done)
             except asyncio.CancelledError:
                 self._stop.set()
                 with contextlib.suppress(TimeoutError):
@@ -107,6 +118,27 @@ class Watches:
     def renew(self) -> None:
         """End the present watches, so that `run` starts new ones: for watches that have fallen silent."""
         self._stop.set()
+        self._renewal.set()
+
+    def watch_only(self, namespaces: Sequence[str]) -> None:
+        """Go on with these namespaces, because the others of those given cannot be read or can again."""
+        if namespaces and list(namespaces) != list(self._scope.namespaces):
+            self._scope = replace(self._scope, namespaces=tuple(namespaces))
+            self.renew()
+
+    async def _end_of(self, done: asyncio.Event) -> None:
+        """Until the thread has ended, which it has to do soon once it was told to."""
+        self._renewal.clear()
+        ends = [asyncio.create_task(event.wait()) for event in (done, self._renewal)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(GIVE_UP_S):
+                await done.wait()
+        except TimeoutError:
+            raise StuckWatchesError(f"the watches did not end within {GIVE_UP_S:g} s") from None
+        finally:
+            for end in ends:
+                end.cancel()
 
     def _thread(self, loop: asyncio.AbstractEventLoop, stop: threading.Event, done: asyncio.Event) -> None:
         def post(event: Event) -> None:

@@ -37,6 +37,8 @@ class KeyStore:
     async def refresh(self) -> bool:
         """Read the Secret, and make it where there is none. Returns whether the ring changed.
 
+        A Secret that has vanished is made again from the ring in use, so that engines go on knowing the key.
+
         A Secret that cannot be used is reported and the ring in use kept.
 
         Raises:
@@ -64,7 +66,7 @@ class KeyStore:
                 "labels": {"app.kubernetes.io/managed-by": FIELD_MANAGER},
             },
             "type": "Opaque",
-            "data": KeyRing.new().to_secret_data(),
+            "data": (self._ring or KeyRing.new()).to_secret_data(),
         }
         try:
             secret = await self._kube.apply(

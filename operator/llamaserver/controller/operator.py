@@ -9,7 +9,7 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,7 +29,7 @@ from llamaserver.controller.handlers import Event, Watches, WatchScope
 from llamaserver.controller.keystore import KeyStore
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.options import Options
-from llamaserver.controller.queue import WorkQueue
+from llamaserver.controller.queue import Key, WorkQueue
 from llamaserver.controller.reconcile import Parts, Reconciler
 from llamaserver.controller.resync import Resync
 from llamaserver.controller.runtime import Registry
@@ -64,6 +64,7 @@ class Operator:
         self.probes = Probes(self.lag, self.canary, self._is_synced)
         self.http_port = options.http_port
         self._resync: Resync | None = None
+        self._leading = False
 
     async def run(self) -> int:
         """Run until a signal, `stop`, or a fault that only a new start cures."""
@@ -95,16 +96,31 @@ class Operator:
             reconciler, queue = self._reconciler(writer, keys, recorder)
             ticker = self._ticker(engines, mandate, queue)
             reconciler.ticker, reconciler.queue = ticker, queue
-            self.metrics.watch_live(queue.depth, queue.oldest_age, lambda: float(elector.proven()))
+            self.metrics.watch_live(
+                depth=queue.depth,
+                oldest=queue.oldest_age,
+                leads=lambda: float(elector.proven()),
+                servers=lambda: float(sum(1 for _ in self.cache.servers())),
+            )
+
+            def changed(key: Key) -> None:
+                # A standby looks at nothing: whoever comes to lead looks at everything first.
+                if self._leading:
+                    queue.add(key)
+
+            def readable(namespaces: Sequence[str]) -> None:
+                watches.watch_only(namespaces)
+
             resync = self._resync = Resync(
                 kube=kube,
                 cache=self.cache,
                 namespaces=options.watch_namespaces,
-                changed=queue.add,
+                changed=changed,
                 monotonic=self._monotonic,
                 every_s=options.resync_seconds,
+                readable=readable,
             )
-            watches = self._watches(queue, resync)
+            watches = self._watches(changed, resync)
             try:
                 return await self._until_done(
                     {
@@ -165,7 +181,7 @@ class Operator:
             ),
         )
 
-    def _watches(self, queue: WorkQueue, resync: Resync) -> Watches:
+    def _watches(self, changed: Callable[[Key], None], resync: Resync) -> Watches:
         def sink(event: Event) -> None:
             if event.kind is LEASE:
                 self.canary.seen()
@@ -174,14 +190,15 @@ class Operator:
             namespace, name = metadata["namespace"], metadata["name"]
             if event.listed:
                 resync.want()
+            known = self.cache.get(event.kind, namespace, name)
             if event.deleted:
-                key = self.cache.drop(event.kind, namespace, name)
+                mine = known is None or known["metadata"].get("uid") == metadata.get("uid")
+                key = self.cache.drop(event.kind, namespace, name) if mine else None
             else:
-                known = self.cache.get(event.kind, namespace, name)
                 same = known and known["metadata"].get("resourceVersion") == metadata.get("resourceVersion")
                 key = None if same else self.cache.put(event.kind, event.obj)
             if key is not None:
-                queue.add(key)
+                changed(key)
 
         scope = WatchScope(
             namespaces=self._options.watch_namespaces,
@@ -189,19 +206,27 @@ class Operator:
             lease_name=self._options.lease_name,
             kubeconfig=self._options.kubeconfig,
         )
-        return Watches(scope, sink=sink, restarted=self.metrics.watch_restarts.inc, monotonic=self._monotonic)
+
+        def restarted() -> None:
+            self.metrics.watch_restarts.inc()
+            # They may have ended because a namespace was lost.
+            resync.want()
+
+        return Watches(scope, sink=sink, restarted=restarted, monotonic=self._monotonic)
 
     async def _watch(self, watches: Watches, resync: Resync) -> None:
         """Watch once the kinds are known to exist, and anew when the watches fall silent."""
         await resync.synced.wait()
         self.canary.seen()
+        renewed_at = self._monotonic()
         async with asyncio.TaskGroup() as group:
             group.create_task(watches.run())
             while True:
                 await asyncio.sleep(5)
-                if self.canary.age() >= _SILENT_S:
+                # A renewal is no proof of life: the canary goes on ageing, and fails /healthz in the end.
+                if self.canary.age() >= _SILENT_S and self._monotonic() - renewed_at >= _SILENT_S:
                     _log.error("the watches are silent although the API server answers; they start anew")
-                    self.canary.seen()
+                    renewed_at = self._monotonic()
                     watches.renew()
 
     async def _lead(self, elector: Elector, resync: Resync, keys: KeyStore, queue: WorkQueue) -> None:
@@ -213,6 +238,7 @@ class Operator:
                 break
             await asyncio.sleep(_KEYS_RETRY_S)
         self._settled()
+        self._leading = True
         for key in self.cache.servers():
             queue.add(key)
         async with asyncio.TaskGroup() as group:

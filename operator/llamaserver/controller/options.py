@@ -30,5 +30,6 @@ class Options:
     resync_seconds: float = 300.0
     pre_stop_seconds: int = 15
     workers: int = 8
-    http_host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from other addresses
+    http_host: str = ""
+    """Empty for every address of every family: probes and Prometheus come from other machines."""
     http_port: int = 8080

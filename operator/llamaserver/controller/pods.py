@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,6 +25,8 @@ class Trouble:
 
     reason: Reason
     message: str
+    since: datetime | None = None
+    """Since when the pod has not been ready, or could not be scheduled; None when it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Pod:
     uid: str
     ending: bool
     ready: bool
+    terminating: bool
+    """Asked to end, and still holding what it holds."""
     target: Target | None
     """Where to ask its engine; None while there is nothing to ask."""
     cold_start_s: float | None
@@ -59,6 +63,7 @@ def read(obj: Object) -> Pod:
         uid=metadata["uid"],
         ending=ending,
         ready=ready,
+        terminating="deletionTimestamp" in metadata,
         target=target,
         cold_start_s=_cold_start(conditions) if ready and not engine.get("restartCount") else None,
         trouble=None if ending or ready else _trouble(metadata["name"], status, conditions),
@@ -96,12 +101,20 @@ def _trouble(name: str, status: dict[str, Any], conditions: dict[str, Any]) -> T
         text = str(scheduled.get("message") or "no node fits")
         shared = "ReadWriteOncePod" in text
         reason = Reason.CLAIM_NOT_SHAREABLE if shared else Reason.UNSCHEDULABLE
-        return Trouble(reason, f"pod {name} cannot be scheduled: {text}")
+        since = _transition(conditions, "PodScheduled")
+        return Trouble(reason, f"pod {name} cannot be scheduled: {text}", since)
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         found = _container_trouble(name, container)
         if found is not None:
-            return found
+            return replace(found, since=_transition(conditions, "Ready"))
     return None
+
+
+def _transition(conditions: dict[str, Any], type_: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(conditions[type_]["lastTransitionTime"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _container_trouble(pod: str, container: dict[str, Any]) -> Trouble | None:

@@ -16,8 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from llamaserver.api.conditions import Reason
-from llamaserver.api.effective import effective
-from llamaserver.api.enums import ScalingMode
+from llamaserver.api.effective import EffectiveSpec, effective
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.names import API_VERSION, KIND
 from llamaserver.api.server import LlamaServer, parse, read_status
@@ -32,12 +31,13 @@ from llamaserver.cluster import (
     Reference,
     UnavailableError,
 )
-from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, FIELD_MANAGER, POD, Object
+from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, FIELD_MANAGER, POD, Object, kind_of
 from llamaserver.control import Learned
 from llamaserver.controller import announce, pods, status
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children, ForeignObjectError, Written
-from llamaserver.controller.conditions import Facts, rollout
+from llamaserver.controller.conditions import Facts, rollout, trouble
+from llamaserver.controller.diff import digest
 from llamaserver.controller.queue import Key, RetryLater, WorkQueue
 from llamaserver.controller.runtime import Registry, Server
 from llamaserver.controller.tick import Ticker
@@ -61,6 +61,10 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _FIGURES_S = 10.0
 _LEARNED_S = 60.0
 _CLAIM_S = 300.0
+_PATIENCE_S = 180.0
+"""A pod may be in trouble for this long after all that had to make room for it must have ended."""
+_TROUBLE_S = 20.0
+"""How often status is looked at while a pod is in trouble."""
 _TRUST_S = 30.0
 """After this long the watches have surely shown a status that was written, so the live one is believed again.
 """
@@ -116,9 +120,10 @@ class Reconciler:
         try:
             await self._validate(server, raw)
             if server.parsed is not None:
-                await self._make_children(server, server.parsed)
+                # Children that cannot be made are no reason not to tune what runs.
                 if self.ticker is not None:
                     self.ticker.start(server)
+                await self._make_children(server, server.parsed)
         except NotLeadingError as error:
             raise RetryLater(error.message, after_s=2.0) from None
         except UnavailableError as error:
@@ -156,17 +161,18 @@ class Reconciler:
         except InvalidSpec as error:
             server.invalid = error
             if server.parsed is None:
-                self._accept(server, await self._last_accepted(server.key, raw))
+                self._accept(server, await self._last_accepted(server.key, raw), None)
             return
         server.invalid = None
-        self._accept(server, parsed)
+        self._accept(server, parsed, raw["metadata"].get("generation"))
 
-    def _accept(self, server: Server, parsed: LlamaServer | None) -> None:
+    def _accept(self, server: Server, parsed: LlamaServer | None, generation: int | None) -> None:
         if parsed is None:
             return
-        server.parsed = parsed
-        server.spec = effective(parsed.spec)
-        if server.spec.scaling_mode is not ScalingMode.AUTO:
+        before = server.spec
+        server.parsed, server.generation = parsed, generation
+        spec = server.spec = effective(parsed.spec)
+        if before is not None and _scales_by(spec) != _scales_by(before):
             server.decided_replicas = None
 
     async def _last_accepted(self, key: Key, raw: Object) -> LlamaServer | None:
@@ -185,7 +191,12 @@ class Reconciler:
             decided = server.written.scaling.desired_replicas
         fleet = desired_fleet(server.spec, current, decided)
         shrinks = current is not None and fleet.replicas is not None and fleet.replicas < current
+        if current is not None and current == fleet.replicas:
+            # Done, or done by somebody else: from here on what runs counts, not what was decided once.
+            server.decided_replicas = None
         objects = [_remember(obj, parsed) for obj in build(parsed, fleet, self.parts.settings())]
+        server.wanted_mark = next(digest(obj) for obj in objects if kind_of(obj) is DEPLOYMENT)
+        server.waits_for = ""
         try:
             if shrinks:
                 await self._price_pods(server)
@@ -194,6 +205,9 @@ class Reconciler:
         except ForeignObjectError as error:
             server.apply_problem = (Reason.CONFLICT, str(error))
             raise RetryLater(str(error), after_s=30.0) from None
+        except RetryLater as wish:
+            server.apply_problem, server.waits_for = None, str(wish)
+            raise
         except (UnavailableError, NotLeadingError):
             raise
         except ApiError as error:
@@ -231,11 +245,21 @@ class Reconciler:
         now = self.parts.monotonic()
         if cache is None or server.spec is None:
             server.claim_problem = ""
-        elif now - server.claim_read_at > _CLAIM_S:
-            name = cache.persistent_volume_claim.claim_name
+            return
+        name = cache.persistent_volume_claim.claim_name
+        if server.claim_read is not None and server.claim_read[0] == name:
+            if now - server.claim_read[1] <= _CLAIM_S:
+                return
+        else:
+            server.claim_problem = ""
+        server.claim_read = (name, now)
+        try:
             claim = await self.parts.kube.get(CLAIM, server.key.namespace, name)
-            server.claim_problem = (claim_problem(parsed, server.spec, claim) or "") if claim else ""
-            server.claim_read_at = now
+        except ApiError as error:
+            # What cannot be read is not known, and no reason to leave the rest undone.
+            KeyLogger(_log, *server.key).warning("the claim %s cannot be read: %s", name, error)
+            return
+        server.claim_problem = (claim_problem(parsed, server.spec, claim) or "") if claim else ""
 
     def _note(self, server: Server, change: Written) -> None:
         reason = first_difference(change.before, change.wanted) if change.before else ""
@@ -249,20 +273,22 @@ class Reconciler:
         assert server.written is not None
         now = status.Moment(self.parts.monotonic(), self.parts.wall())
         learned = self._learned(server, now.monotonic)
+        grace_s = termination_grace_seconds(server.parsed, self.parts.settings()) if server.parsed else None
+        facts = self._facts(server, now.wall, grace_s or 0)
         after = status.compose(
             status.Identity(server.key.name, raw["metadata"].get("generation") or 0),
-            self._facts(server),
+            facts,
             server.written,
             decisions=server.decisions,
             learned=learned,
-            grace_s=termination_grace_seconds(server.parsed, self.parts.settings())
-            if server.parsed
-            else None,
+            grace_s=grace_s,
             now=now,
         )
         self._expose(server, after)
+        # Nothing but time turns a trouble into a stall.
+        again = _TROUBLE_S if trouble(facts) is not None else None
         if after == server.written:
-            return None
+            return again
         wait = server.written_at + _FIGURES_S - now.monotonic
         if wait > 0 and not status.tells_something_new(server.written, after):
             return wait
@@ -272,7 +298,7 @@ class Reconciler:
             server.learned_at = now.monotonic
         about = Reference(server.key.namespace, server.key.name, server.uid)
         announce.tell(self.parts.recorder, about, before, after)
-        return None
+        return again
 
     async def _apply_status(self, server: Server, after: Status) -> None:
         metadata = {"namespace": server.key.namespace, "name": server.key.name, "uid": server.uid}
@@ -291,16 +317,19 @@ class Reconciler:
                 ) from None
             raise
 
-    def _facts(self, server: Server) -> Facts:
+    def _facts(self, server: Server, now: datetime, grace_s: float) -> Facts:
         return Facts(
             spec=server.spec,
             invalid="" if server.invalid is None else str(server.invalid),
             apply_problem=server.apply_problem,
             claim_problem=server.claim_problem,
-            rollout=rollout(self.parts.cache.deployment(server.key)),
+            rollout=rollout(self.parts.cache.deployment(server.key), server.wanted_mark),
             rollout_reason=server.rollout_reason,
             pods=[pods.read(obj) for obj in self.parts.cache.pods(server.key)],
             report=server.report,
+            now=now,
+            patience_s=grace_s + _PATIENCE_S,
+            waits_for=server.waits_for,
         )
 
     def _learned(self, server: Server, now: float) -> Learned | None:
@@ -320,6 +349,11 @@ class Reconciler:
         metrics.set_server(metrics.replicas, *key, wanted)
         if after.diagnosis is not None:
             metrics.set_cause(*key, after.diagnosis.cause)
+
+
+def _scales_by(spec: EffectiveSpec) -> tuple[object, ...]:
+    """What a decided number of replicas was decided under."""
+    return spec.suspended, spec.scaling_mode, spec.min_replicas, spec.max_replicas
 
 
 def _remember(obj: Object, parsed: LlamaServer) -> Object:

@@ -51,6 +51,8 @@ class Report:
     """Engines of one pod differ after a change."""
     foreign: str = ""
     """The pod on which another leader's change was seen while this one cannot prove that it leads."""
+    generation: int | None = None
+    """Of the spec that was decided by; None for one of which only the content is known."""
 
 
 @dataclass
@@ -64,6 +66,8 @@ class Server:
     parsed: LlamaServer | None = None
     spec: EffectiveSpec | None = None
     invalid: InvalidSpec | None = None
+    generation: int | None = None
+    """Of the spec in force; None for one that was only found on the Deployment."""
 
     memory: Memory = field(default_factory=Memory)
     state: State | None = None
@@ -76,8 +80,13 @@ class Server:
 
     apply_problem: tuple[str, str] | None = None
     """Reason and message of a child that could not be made."""
+    waits_for: str = ""
+    """What has to go before the children can be made."""
+    wanted_mark: str = ""
+    """What the Deployment has to say it was made from."""
     claim_problem: str = ""
-    claim_read_at: float = float("-inf")
+    claim_read: tuple[str, float] | None = None
+    """The claim that was last read, and when."""
     rollout_reason: str = ""
     written: Status | None = None
     """The status that was last written or found."""

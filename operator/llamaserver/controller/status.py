@@ -56,14 +56,18 @@ def compose(
     """The status as it should be. Before the first tick what an earlier leader measured is carried on."""
     report = facts.report
     conditions: tuple[Condition, ...] = before.conditions or ()
+    old = {condition.type: condition.observed_generation for condition in conditions}
     for verdict in judge(facts):
+        generation: int | None = who.generation
+        if verdict.by_report and report is not None:
+            generation = report.generation or old.get(verdict.type)
         conditions = set_condition(
             conditions,
             verdict.type,
             verdict.status,
             verdict.reason,
             verdict.message,
-            generation=who.generation,
+            generation=who.generation if generation is None else generation,
             now=now.wall,
         )
     alive = [pod for pod in facts.pods if not pod.ending]
@@ -131,9 +135,10 @@ def _tuning(report: Report) -> TuningStatus | None:
 
 
 def _scaling(decision: Decision) -> ScalingStatus | None:
-    if decision.replicas is None and not decision.replicas_reason:
+    wanted = decision.recommended_replicas
+    if wanted is None and not decision.replicas_reason:
         return None
-    return ScalingStatus(desired_replicas=decision.replicas, reason=decision.replicas_reason or None)
+    return ScalingStatus(desired_replicas=wanted, reason=decision.replicas_reason or None)
 
 
 def _diagnosis(found: Diagnosis, before: DiagnosisStatus | None, now: Moment) -> DiagnosisStatus:
@@ -160,7 +165,10 @@ def _core(status: Status) -> object:
     tuning = status.tuning
     return (
         status.observed_generation,
-        {condition.type: (condition.status, condition.reason) for condition in status.conditions or ()},
+        {
+            condition.type: (condition.status, condition.reason, condition.observed_generation)
+            for condition in status.conditions or ()
+        },
         status.replicas,
         status.ready_replicas,
         status.selector,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from llamaserver.api.effective import EffectiveSpec
@@ -26,6 +26,54 @@ _log = logging.getLogger(__name__)
 
 _BEGINNINGS = (Unusable.FIRST, Unusable.RESTARTED)
 
+_REASONS = frozenset(
+    {
+        "BadSignature",
+        "BodyMismatch",
+        "ChunkedPrefillOff",
+        "CustomScheduler",
+        "EncoderDecoder",
+        "EngineDead",
+        "EngineError",
+        "EnginePluginMissing",
+        "EngineTimeout",
+        "EngineUnreachable",
+        "Expired",
+        "InvalidBody",
+        "InvalidToken",
+        "MissingToken",
+        "MultimodalItemsNotChunked",
+        "NoAttribute",
+        "NoEngine",
+        "NoEngineAccess",
+        "NoLiveCap",
+        "NoPodUid",
+        "NoPublicKeys",
+        "NoReason",
+        "NoSigningKey",
+        "NoSigningLibrary",
+        "NoTuner",
+        "NotSeen",
+        "NotWritable",
+        "OutOfBounds",
+        "NotScraped",
+        "PipelineParallel",
+        "ProbeOff",
+        "SeveralApiServers",
+        "ShuttingDown",
+        "SnapshotIncomplete",
+        "StaleGeneration",
+        "StatLoggerLost",
+        "StatLoggerMissing",
+        "StatisticsChanged",
+        "TunerFailed",
+        "UnknownKey",
+        "WrongAudience",
+        "WrongBoot",
+    }
+)
+"""Every reason that the tuner, and our client for it, give for not changing an engine."""
+
 
 @dataclass(frozen=True, slots=True)
 class TickTimes:
@@ -33,7 +81,7 @@ class TickTimes:
 
     every_s: float = 2.0
     scrape_s: float = 1.5
-    put_s: float = 3.0
+    put_s: float = 6.0
     lease_s: float = 120.0
     first_report_s: float = 20.0
     """How long after a restart status keeps what an earlier leader wrote while nothing is known yet."""
@@ -73,6 +121,7 @@ class Ticker:
         self._wall = wall
         self._times = times
         self._tasks: dict[Key, tuple[Server, asyncio.Task[None]]] = {}
+        self._asked: dict[Key, frozenset[str]] = {}
 
     def start(self, server: Server) -> None:
         """Tick for this LlamaServer from now on; nothing happens where that is so already."""
@@ -88,6 +137,7 @@ class Ticker:
         known = self._tasks.pop(key, None)
         if known is not None:
             known[1].cancel()
+        self._forget_gone(key, frozenset())
 
     async def close(self) -> None:
         """End all ticks."""
@@ -112,12 +162,12 @@ class Ticker:
 
     async def tick(self, server: Server) -> None:
         """One round: scrape, conclude, decide, change, report."""
-        spec = server.spec
+        spec, generation = server.spec, server.generation
         if spec is None:
             return
         known = [pods.read(obj) for obj in self._cache.pods(server.key)]
         targets = {pod.name: pod.target for pod in known if pod.target is not None}
-        self._forget_gone(server, targets)
+        self._forget_gone(server.key, frozenset(targets))
         results = await self._scrape(targets)
         now = self._monotonic()
         server.memory, windows = advance(server.memory, results, now)
@@ -130,7 +180,7 @@ class Ticker:
         outcomes = await self._change(spec, decision, targets, samples)
         self._note_retunes(server, spec, decision, outcomes, samples)
         self._note_replicas(server, spec, decision, fleet)
-        report = self._report(decision, results, windows, outcomes)
+        report = replace(self._report(decision, results, windows, outcomes), generation=generation)
         if server.report is None and not self._tells(server, decision, now):
             return
         before, server.report = server.report, report
@@ -236,21 +286,21 @@ class Ticker:
 
     def _note_replicas(self, server: Server, spec: EffectiveSpec, decision: Decision, fleet: Fleet) -> None:
         """Replicas go through reconcile, which is the one writer of the Deployment."""
-        number = decision.replicas
-        if number is None or spec.suspended:
+        if spec.suspended:
             return
         reason = decision.replicas_reason or decision.diagnosis.message
         if spec.scaling_mode is ScalingMode.AUTO:
-            if number == server.decided_replicas or (
-                server.decided_replicas is None and number == fleet.replicas
-            ):
-                server.decided_replicas = number
-                return
+            number = decision.replicas
             before = fleet.replicas if server.decided_replicas is None else server.decided_replicas
+            if number is None or number == before:
+                return
             server.decided_replicas = number
             entry = journal.scaled(before, number, reason, self._wall())
             self._queue.add(server.key)
-        elif spec.scaling_mode is ScalingMode.RECOMMEND and number != server.recommended_replicas:
+        elif spec.scaling_mode is ScalingMode.RECOMMEND:
+            number, told = decision.recommended_replicas, server.recommended_replicas
+            if number is None or number == told:
+                return
             server.recommended_replicas = number
             if number == fleet.replicas:
                 return
@@ -311,11 +361,12 @@ class Ticker:
         waited = now - server.ticking_since >= self._times.first_report_s
         return waited or not inherited or decision.diagnosis.cause is not Cause.STALE
 
-    def _forget_gone(self, server: Server, targets: Mapping[str, Target]) -> None:
-        for pod in server.report.pods if server.report else ():
-            if pod.name not in targets:
-                self._mandate.forget(pod.name)
-                self._engines.forget(pod.name)
+    def _forget_gone(self, key: Key, targets: frozenset[str]) -> None:
+        for pod in self._asked.pop(key, frozenset()) - targets:
+            self._mandate.forget(pod)
+            self._engines.forget(pod)
+        if targets:
+            self._asked[key] = targets
 
 
 def objective(spec: EffectiveSpec) -> Objective:
@@ -379,7 +430,8 @@ def _pod_report(
     running = sum(engine.running for engine in sample.engines) if sample.engines else None
     state, message = IN_FORCE, ""
     if unavailable is not None:
-        state, _, message = unavailable.partition(": ")
+        reason, _, message = unavailable.partition(": ")
+        state = _known(reason)
     elif isinstance(answer, Refused | Unreachable):
         state, message = _word(answer), answer.message
     elif isinstance(answer, Applied) and not answer.agreed:
@@ -413,16 +465,24 @@ def _silent(results: Mapping[str, Sample | Failure], windows: Windows) -> dict[s
 def _word(answer: Applied | Refused | Unreachable) -> str:
     if isinstance(answer, Applied):
         return "Applied"
-    return answer.reason if isinstance(answer, Refused) else "Unreachable"
+    return _known(answer.reason) if isinstance(answer, Refused) else "Unreachable"
+
+
+def _known(reason: str) -> str:
+    """A reason as an engine gave it, if it is one that engines give: it becomes a label and a word of status,
+    so nobody else's text may pass.
+    """
+    return reason if reason in _REASONS else "Other"
 
 
 def _telling(report: Report) -> object:
     """The part of a report that people want to know at once."""
     decision = report.decision
     return (
+        report.generation,
         decision.diagnosis.cause,
         decision.observed.slo_met,
-        decision.replicas,
+        decision.recommended_replicas,
         tuple(
             (pod.name, pod.num_seqs, pod.num_scheduled_tokens, pod.ceiling, pod.state) for pod in report.pods
         ),

@@ -19,6 +19,8 @@ from llamaserver.telemetry.metrics import Metrics
 
 MAX_LOOP_LAG_S = 10.0
 MAX_CANARY_AGE_S = 120.0
+_OUTAGE_S = 30.0
+"""Direct answers further apart than this mean that the API server was gone in between."""
 _BEAT_S = 0.5
 _REMEMBERED_S = 30.0
 
@@ -52,26 +54,29 @@ class Canary:
 
     `contact` is told of every direct answer, `seen` of every watch event. The age is how far the second lags
     behind the first, so it stands still while the API server is gone: it grows only while that answers and
-    watches do not.
+    watches do not. After an outage it starts afresh, for the watches need some time to come back; before the
+    first `seen` it does not grow at all, for there are no watches yet.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        started = monotonic()
-        self._contact = started
-        self._seen = started
+        self._contact = monotonic()
+        self._since: float | None = None
 
     def contact(self) -> None:
         """The API server answered a direct call about the lease just now."""
-        self._contact = self._monotonic()
+        now = self._monotonic()
+        if self._since is not None and now - self._contact > _OUTAGE_S:
+            self._since = max(self._since, now)
+        self._contact = now
 
     def seen(self) -> None:
         """The lease came through the watches just now."""
-        self._seen = self._monotonic()
+        self._since = self._monotonic()
 
     def age(self) -> float:
         """Seconds that the watches lag behind."""
-        return max(0.0, self._contact - self._seen)
+        return 0.0 if self._since is None else max(0.0, self._contact - self._since)
 
 
 @dataclass
@@ -100,7 +105,10 @@ class Probes:
 
 
 class HealthServer:
-    """The HTTP server of the operator. Started before anything else, stopped after everything else."""
+    """The HTTP server of the operator. Started before anything else, stopped after everything else.
+
+    An empty `host` means every address, of IPv4 and IPv6 alike.
+    """
 
     def __init__(self, probes: Probes, metrics: Metrics, *, host: str, port: int) -> None:
         self._probes = probes
@@ -123,7 +131,7 @@ class HealthServer:
         app.router.add_get("/metrics", self._exposition)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        await web.TCPSite(self._runner, self._host or None, self._port).start()
         return self
 
     async def __aexit__(

@@ -71,12 +71,18 @@ class Metrics:
         self.replicas = self._gauge("replicas_wanted", "Replicas the operator wants.", *_SERVER)
 
     def watch_live(
-        self, depth: Callable[[], float], oldest: Callable[[], float], leads: Callable[[], float]
+        self,
+        *,
+        depth: Callable[[], float],
+        oldest: Callable[[], float],
+        leads: Callable[[], float],
+        servers: Callable[[], float],
     ) -> None:
         """Gauges that are read when asked for rather than kept up to date."""
         self.queue_depth.set_function(depth)
         self.queue_oldest_seconds.set_function(oldest)
         self.is_leader.set_function(leads)
+        self.watched.set_function(servers)
 
     def set_server(self, gauge: Gauge, namespace: str, name: str, value: float | None, *more: str) -> None:
         """Set a LlamaServer's series, or (None) end it: what is not known has no value."""

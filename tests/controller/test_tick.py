@@ -1,0 +1,154 @@
+"""What the fast loop keeps and lets through, without engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fakes import FakeEngine
+from llamaserver.api import effective, parse
+from llamaserver.api.enums import ScalingMode
+from llamaserver.api.names import child_labels
+from llamaserver.cluster.kinds import POD
+from llamaserver.control import Cause, Decision, Diagnosis, Fleet, Observed
+from llamaserver.controller import Operator
+from llamaserver.controller.cache import Cache
+from llamaserver.controller.mandate import Mandate
+from llamaserver.controller.queue import Key
+from llamaserver.controller.runtime import Server
+from llamaserver.controller.tick import Ticker
+from llamaserver.controller.tick import _word as word
+from llamaserver.engine import Refused, Unreachable
+from llamaserver.observe import Failure, Unusable
+from llamaserver.telemetry import Metrics
+from workbench import Cluster, eventually, serving
+
+KEY = Key("ns", "chat")
+
+
+class Engines:
+    """None of them answers."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[str] = []
+
+    async def scrape(self, target: Any, deadline_s: float) -> Failure:
+        return Failure(0.0, Unusable.UNREACHABLE, "no answer")
+
+    def forget(self, pod: str) -> None:
+        self.forgotten.append(pod)
+
+
+@pytest.fixture
+def made() -> tuple[Ticker, Cache, Engines, Server]:
+    cache, engines = Cache(lambda: 0.0), Engines()
+    ticker = Ticker(
+        cache=cache,
+        engines=engines,  # type: ignore[arg-type]
+        mandate=Mandate(lambda: True, lambda: True),
+        queue=SimpleNamespace(add=lambda *_, **__: None),  # type: ignore[arg-type]
+        metrics=Metrics(),
+        monotonic=lambda: 10.0,
+        wall=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    server = Server(KEY, "uid")
+    spec = {"model": {"uri": "hf://org/model"}, "engine": {"image": "vllm/vllm-openai:v0.32.0"}}
+    metadata = {"namespace": "ns", "name": "chat"}
+    server.spec = effective(
+        parse(
+            {
+                "apiVersion": "llamaserver.dev/v1alpha1",
+                "kind": "LlamaServer",
+                "metadata": metadata,
+                "spec": spec,
+            }
+        ).spec
+    )
+    for name in ("chat-0", "chat-1"):
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+        status = {"phase": "Running", "podIP": "127.0.0.1", "conditions": [ready]}
+        labels = child_labels("chat")
+        pod = {"namespace": "ns", "name": name, "uid": name, "resourceVersion": "1", "labels": labels}
+        cache.put(POD, {"metadata": pod, "status": status})
+    return ticker, cache, engines, server
+
+
+async def test_a_pod_that_never_answered_is_forgotten_with_the_others(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, cache, engines, server = made
+    await ticker.tick(server)
+    assert engines.forgotten == []
+    cache.drop(POD, "ns", "chat-0")
+    await ticker.tick(server)
+    assert engines.forgotten == ["chat-0"]
+    ticker.stop(KEY)
+    assert engines.forgotten == ["chat-0", "chat-1"]
+
+
+async def test_a_report_bears_the_generation_that_was_decided_by(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, _, _, server = made
+    server.generation = 7
+    await ticker.tick(server)
+    assert server.report is not None
+    assert server.report.generation == 7
+
+
+def decided(replicas: int | None, recommended: int | None) -> Decision:
+    observed = Observed(None, None, None, 0, 0, None, None, None, None)
+    diagnosis = Diagnosis(Cause.AT_CAPACITY, "full", "", {}, 0.0)
+    return Decision({}, replicas, recommended, "every replica is full", observed, diagnosis, ())
+
+
+def note(ticker: Ticker, server: Server, decision: Decision, mode: ScalingMode, present: int) -> None:
+    assert server.spec is not None
+    spec = replace(server.spec, scaling_mode=mode)
+    ticker._note_replicas(server, spec, decision, Fleet(present, present, 0))
+
+
+def test_what_runs_already_is_no_decision(made: tuple[Ticker, Cache, Engines, Server]) -> None:
+    ticker, _, _, server = made
+    note(ticker, server, decided(3, 3), ScalingMode.AUTO, present=3)
+    assert server.decided_replicas is None
+    note(ticker, server, decided(4, 4), ScalingMode.AUTO, present=3)
+    note(ticker, server, decided(4, 4), ScalingMode.AUTO, present=3)
+    assert server.decided_replicas == 4
+    assert [(one.from_, one.to) for one in server.decisions] == [("3", "4")]
+
+
+def test_a_recommended_number_is_written_down_once_and_not_decided(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, _, _, server = made
+    for _ in range(3):
+        note(ticker, server, decided(None, 5), ScalingMode.RECOMMEND, present=3)
+    assert server.decided_replicas is None
+    (entry,) = server.decisions
+    assert (entry.from_, entry.to) == ("3", "5")
+    assert entry.reason.startswith("recommended: ")
+
+
+def test_a_reason_that_no_tuner_gives_becomes_no_label() -> None:
+    assert word(Refused(401, "UnknownKey", "")) == "UnknownKey"
+    assert word(Refused(400, "Reason-of-my-own-1234", "")) == "Other"
+    assert word(Unreachable("gone")) == "Unreachable"
+
+
+async def test_a_hostile_reason_reaches_neither_status_nor_metrics(
+    cluster: Cluster, operator: Operator, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serving(cluster, engine)
+    honest = engine.snapshot
+    monkeypatch.setattr(engine, "snapshot", lambda: honest() | {"writable": False, "reason": "EvilWord"})
+    seen = await eventually(
+        lambda: cluster.get(cluster.server()),
+        lambda it: it["status"].get("tuning", {}).get("pods", [{}])[0].get("state") == "Other",
+    )
+    assert seen["status"]["tuning"]["actuator"] == "Unavailable"
+    assert "Evil" not in operator.metrics.exposition().decode()
