@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from demo import release
 from demo.settings import RELEASE, Settings
 from demo.settings import parse as demo_settings
@@ -32,9 +33,16 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return dataclasses.replace(demo_settings(["--output", str(output)]), namespace=NAMESPACE)
 
 
+def _clear_demo(kube: Kube, demo: str) -> None:
+    """End what `make demo` left running: two cores have room for the scenarios' engines alone."""
+    if kube.kubectl("get", "crd,namespace", "-o", "name").count(demo):
+        kube.kubectl("delete", "llamaservers,jobs", "--all", "-n", demo, "--timeout=60s", timeout=70)
+
+
 @pytest.fixture(scope="session")
 def operator(kube: Kube, settings: Settings) -> Iterator[None]:
     """The operator, installed with the chart and a short lease; uninstalled at the end."""
+    _clear_demo(kube, demo_settings([]).namespace)
     flags = [word for name, value in OPERATOR_VALUES.items() for word in ("--set", f"{name}={value}")]
     release.install(kube, settings, *flags)
     yield

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
+
 from fakes import FakeEngine
 from llamaserver.api.names import child_labels
 from llamaserver.controller import Operator, Options

@@ -6,9 +6,6 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from harness.kube import Kube, KubeError, write
-from harness.wait import WaitError
-
 from demo import facts, overhead, page, plot, release, trouble
 from demo.calibration import STATISTIC, NoRoomError
 from demo.evaluate import SETTLE_S, NotMeasuredError, kv_checks
@@ -17,6 +14,8 @@ from demo.progress import Progress
 from demo.recording import WINDOW_S
 from demo.report import CalibrationPart, LoadPart, Report
 from demo.settings import RELEASE, Settings, parse
+from harness.kube import Kube, KubeError, write
+from harness.wait import WaitError
 
 FAILURES = (KubeError, WaitError, NotMeasuredError, NoRoomError, ValueError, KeyError, RuntimeError)
 

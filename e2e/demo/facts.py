@@ -6,10 +6,9 @@ import json
 import platform
 from pathlib import Path
 
-from harness.kube import Kube, Object
-
 from demo.recording import Reading
 from demo.report import Machine
+from harness.kube import Kube, Object
 
 
 def machine(node: Object, *, local: bool) -> Machine:

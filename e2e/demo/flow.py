@@ -6,10 +6,6 @@ import json
 import time
 from dataclasses import dataclass, replace
 
-from harness.kube import Kube, KubeError, Object
-from harness.manifests import CEILING, namespace, slo
-from harness.wait import until
-
 from demo.calibration import STATISTIC, Calibration, calibrate
 from demo.evaluate import (
     KV_PRESSURE,
@@ -39,6 +35,9 @@ from demo.report import Check, Kv, KvRun, Run
 from demo.serving import Serving
 from demo.settings import Settings
 from demo.toolbox import CLIENT, RECORDER, StreamsResult, Toolbox, bench_job, files, pods
+from harness.kube import Kube, KubeError, Object
+from harness.manifests import CEILING, namespace, slo
+from harness.wait import until
 
 CHAT = Shape(concurrency=40, prompt=(24, 40), output=(200, 400))
 """Short prompts and answers of chat length: the batch sets a step's time, and the cap is the knob for it."""
@@ -46,10 +45,10 @@ LONG = Shape(concurrency=40, prompt=(200, 300), output=(500, 700))
 """Needs three times the KV cache at the ceiling."""
 LOAD_S = 85.0
 """How long an overload is to last; the number of its streams follows from this machine's throughput."""
-THROUGHPUT_WHEN_TUNED = 0.8
+THROUGHPUT_WHEN_TUNED = 0.65
 """A guess, of the throughput at the ceiling, that only sets how long the run with tuning lasts."""
-ONE_STREAM_S, CEILING_S, CEILING_FILL_S = 6.0, 18.0, 6.0
-KV_RUN_S = 30.0
+ONE_STREAM_S, CEILING_S, CEILING_FILL_S = 5.0, 15.0, 5.0
+KV_RUN_S = 24.0
 JOB_S = 400.0
 TOLD_EVERY_S = 10.0
 
@@ -109,7 +108,7 @@ class Demo:
     # --- before the load ----------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Remove what an earlier demo left. Its namespace stays: deleting that takes as long as pods may take."""
+        """Remove what an earlier demo left, but not its namespace: that would wait out the pods' grace."""
         ns = self.settings.namespace
         found = self.kube.kubectl("get", "namespace,crd", "-o", "name").split()
         if f"namespace/{ns}" not in found:

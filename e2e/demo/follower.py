@@ -6,9 +6,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from harness.kube import Kube
-
 from demo.recording import Reading, parse
+from harness.kube import Kube
 
 
 class Follower:

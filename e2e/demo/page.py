@@ -1,13 +1,15 @@
-"""The report as one HTML file that needs nothing else. Pure, but for its style sheet's file."""
+"""The report as one HTML file that needs nothing else. Pure, but for its two templates."""
 
 from __future__ import annotations
 
 from html import escape
 from pathlib import Path
+from string import Template
 
 from demo.report import Kv, Overhead, Percentiles, Report, Run
 
 CSS = Path(__file__).with_name("page.css").read_text()
+TEMPLATE = Template(Path(__file__).with_name("page.html").read_text())
 
 
 def ms(value: float) -> str:
@@ -187,25 +189,21 @@ def _overhead(cost: Overhead | None) -> str:
 
 def html(report: Report, overload_svg: str, kv_svg: str | None) -> str:
     """The whole page."""
-    verdict = (
-        "The objective was held, and nothing broke."
-        if report.passed
-        else "Not all promises were kept; see below."
+    kept, broken = "The objective was held, and nothing broke.", "Not all promises were kept; see below."
+    return TEMPLATE.substitute(
+        style=CSS,
+        statistic=escape(report.statistic),
+        target=report.target_ms,
+        verdict_class="ok" if report.passed else "bad",
+        verdict=kept if report.passed else broken,
+        overload=overload_svg,
+        reading=_reading(report),
+        table=_slo_table(report),
+        kv=_kv_section(report.kv, kv_svg) if report.kv is not None and kv_svg is not None else "",
+        checks=_checks(report),
+        resource=escape(report.resource.rstrip()),
+        decisions=escape("\n".join(report.decisions) or "none"),
+        events=escape("\n".join(report.events) or "none"),
+        overhead=_overhead(report.tuner_overhead),
+        provenance=_provenance(report),
     )
-    decisions = "\n".join(report.decisions) or "none"
-    events = "\n".join(report.events) or "none"
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-
-scale=1"> <title>llamaserver-operator: the demo's report</title><style>{CSS}</style></head><body><main> <h1>A
-declared inter-token latency, held on a running vLLM</h1> <p class="sub">{escape(report.statistic)} ≤
-{report.target_ms} ms, the same overload with tuning off and on</p> <div class="verdict {
-        "ok" if report.passed else "bad"
-    }">{verdict}</div> <div class="card">{overload_svg}</div> {_reading(report)} <div
-class="card">{_slo_table(report)}</div> {
-        _kv_section(report.kv, kv_svg) if report.kv is not None and kv_svg is not None else ""
-    } <h2>The promises, one by one</h2><div class="card">{_checks(report)}</div> <h2>What kubectl
-shows</h2> <pre>$ kubectl get lls {escape(report.resource.rstrip())}</pre> <p>The last decisions, from the
-resource's status:</p><pre>{escape(decisions)}</pre> <p>Events:</p><pre>{escape(events)}</pre>
-{_overhead(report.tuner_overhead)} <h2>Where and with what</h2><div class="card">{_provenance(report)}</div>
-</main></body></html>
-"""

@@ -102,6 +102,7 @@ def _draw_batch(axes: Axes, run: RunTrace, colour: str) -> None:
 
 def overload_figure(off: RunTrace, auto: RunTrace, statistic: str, target_s: float) -> Figure:
     """Off beside auto: inter-token latency against the target above, the batch and its cap below."""
+    longest = max(run.span.end - run.span.start for run in (off, auto))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.4), layout="constrained")
         grid = figure.subplots(2, 2, sharex="col", sharey="row", height_ratios=[3, 2])
@@ -116,7 +117,7 @@ def overload_figure(off: RunTrace, auto: RunTrace, statistic: str, target_s: flo
             above.legend(loc="upper right", fontsize=9, ncols=2)
             below.legend(loc="upper right", fontsize=9, ncols=3)
             below.set_xlabel("seconds since the load began")
-            below.set_xlim(0, run.span.end - run.span.start)
+            below.set_xlim(0, longest)
         grid[0][0].set_ylabel("inter-token latency, ms")
         grid[1][0].set_ylabel("sequences")
         top = max(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from harness.kube import Kube, KubeError
-from harness.manifests import CPU_SHARE
-
 from demo import exposition
 from demo.report import RetunePercentiles
 from demo.settings import CHART, RELEASE, Settings
+from harness.kube import Kube, KubeError
+from harness.manifests import CPU_SHARE
 
 RETUNE_HISTOGRAM = "llamaserver_retune_seconds"
 INSTANCE = f"app.kubernetes.io/instance={RELEASE}"

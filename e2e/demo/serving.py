@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from demo.progress import Progress
+from demo.settings import Settings
 from harness.kube import Kube
 from harness.manifests import llamaserver
 from harness.server import Server
 
-from demo.progress import Progress
-from demo.settings import Settings
-
 NAME = "chat"
 TOLD_EVERY_S = 10.0
+EVENTS = 12
 
 
 class Serving(Server):
@@ -61,11 +61,14 @@ class Serving(Server):
         )
 
     def events(self) -> tuple[str, ...]:
-        """The events about the resource, oldest first, one line each."""
+        """The last events about the resource, oldest first, one line each."""
+        uid = self.get()["metadata"]["uid"]
         items = [
             event
             for event in self.kube.list("event", self.namespace)
-            if event.get("involvedObject", {}).get("kind") == "LlamaServer"
+            if event.get("involvedObject", {}).get("uid") == uid
         ]
         items.sort(key=lambda e: e.get("lastTimestamp") or e.get("eventTime") or "")
-        return tuple(f"{e.get('type', '')}  {e.get('reason', '')}: {e.get('message', '')}" for e in items)
+        return tuple(
+            f"{e.get('type', '')}  {e.get('reason', '')}: {e.get('message', '')}" for e in items[-EVENTS:]
+        )

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.kube import Kube, KubeError, Object
-from harness.manifests import CPU_SHARE, MODEL, MODEL_PATH, config_map, script_pod
-
 from demo.follower import Follower
 from demo.load import Request, Shape, bench_command, trace
 from demo.settings import Settings
+from harness.kube import Kube, KubeError, Object
+from harness.manifests import CPU_SHARE, MODEL, MODEL_PATH, config_map, script_pod
 
 RECORDER, CLIENT = "recorder", "client"
 """Pods of their own: the client's work must not keep the recorder from its readings."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from harness.kube import Kube, KubeError
-
 from demo.progress import Progress
 from demo.release import INSTANCE
 from demo.serving import NAME
 from demo.settings import Settings
+from harness.kube import Kube, KubeError
 
 LINES = "15"
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from cluster.node import Node
-
 from harness.kube import Kube, KubeError, Object
 from harness.manifests import CEILING, MODEL, llamaserver, slo
 from harness.server import Server

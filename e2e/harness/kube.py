@@ -113,7 +113,7 @@ class Kube:
         return self.start(self._kubectl, *args)
 
     def helm(self, *args: str, timeout: float = 180) -> str:
-        """Run helm, with its caches in a folder of this process."""
+        """Run helm; what it keeps for itself goes below the folder for temporary files."""
         return self.run(self._helm, *args, timeout=timeout)
 
     def apply(self, *objects: Object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from harness.fleet import Fleet
 from harness.kube import KubeError, Object
 

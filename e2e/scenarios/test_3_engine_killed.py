@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from harness.fleet import Fleet
 from harness.kube import Object
 from harness.wait import until
-from scenarios.terms import TICK_S
+from scenarios.terms import TICK_S, assert_near
 
 NOTICE_S = 3.0
 """Kubernetes gives the moment of Ready in whole seconds, and the engine is asked a few times a second."""
@@ -25,6 +25,8 @@ def test_a_restarted_engine_gets_its_cap_back(fleet: Fleet, engine_address: str)
     # Refused connections are part of this scenario; the clients come back until the engine does.
     with fleet.load(concurrency=40, seconds=240, drop=True) as load:
         fleet.wait_cap(engine_address, tuned=True, timeout=60)
+        engine = fleet.engine(engine_address)
+        assert engine is not None
         pod = fleet.engine_pod()
         boot = (fleet.snapshot(engine_address) or {})["boot_id"]
         fleet.kill_container(pod, "vllm")
@@ -37,6 +39,9 @@ def test_a_restarted_engine_gets_its_cap_back(fleet: Fleet, engine_address: str)
         ready = until("the new engine to be Ready", ready_again, 180, every=0.25, seen=fleet.describe)
         fleet.wait_cap(engine_address, tuned=True, timeout=60)
         took = (datetime.now(UTC) - ready).total_seconds()
+        resumed = fleet.engine(engine_address)
+        assert resumed is not None
+        assert_near(resumed["max_num_active_seqs"], engine["max_num_active_seqs"])
         assert load.running(), "the load was to outlast the fault"
     assert took <= 3 * TICK_S + NOTICE_S, f"the cap was in force {took:.0f} s after Ready"
     assert fleet.engine_pod()["metadata"]["uid"] == pod["metadata"]["uid"]

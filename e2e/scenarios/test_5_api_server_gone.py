@@ -12,7 +12,6 @@ from harness.fleet import Fleet
 from harness.kube import KubeError
 from harness.manifests import CEILING
 from harness.wait import until
-from scenarios.terms import LEASE_S
 
 OUTAGE_S = 75.0
 """Several leases long: whatever is still in force at the end was renewed meanwhile."""
@@ -56,7 +55,6 @@ def test_tuning_goes_on_without_the_api_server(fleet: Fleet, settings: Settings,
             assert last["generation"] > first["generation"], "nothing was renewed"
             assert last["retunes"]["expired"] == first["retunes"]["expired"]
             assert last["lease_expires_in_s"] > 0
-            assert LEASE_S * 2 < OUTAGE_S
         assert load.running(), "the load was to outlast the fault"
 
     def answers() -> bool:

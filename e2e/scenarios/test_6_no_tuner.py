@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster.node import Node
 from harness.kube import Kube
 from harness.manifests import llamaserver, namespace, slo

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from llamaserver.api import Condition, ConditionType, Status, parse, set_condition
 from llamaserver.api.crd import crd
 from llamaserver.api.names import selector_text

@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.api import Duration, format_duration, parse_duration
 
 READ = {"50ms": 0.05, "1.5s": 1.5, "2m": 120.0, "1h": 3600.0, "0.5ms": 0.0005, "90s": 90.0, "007ms": 0.007}

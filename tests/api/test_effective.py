@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from llamaserver.api import effective, parse
 from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
 

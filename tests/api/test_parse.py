@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.api import InvalidSpec, LlamaServer, parse, read_status
 
 Object = dict[str, Any]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+
 from llamaserver.api import InvalidSpec, parse
 from llamaserver.api.managed import MANAGED
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
+
 from llamaserver.api import SchemaError
 from llamaserver.api.crd import FILE_NAME, crd, crd_yaml
 from llamaserver.api.schema import structural_schema
-from pydantic import BaseModel, Field
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from cluster import binaries
 from cluster.binaries import MODULES, Module
 

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from cluster import cache
 from cluster.progress import Progress
 

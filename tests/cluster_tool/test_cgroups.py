@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from cluster import cgroups
 from cluster.cgroups import Hierarchy
 from cluster.errors import ClusterError

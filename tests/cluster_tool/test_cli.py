@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+
 from cluster import cli, node
 from cluster.errors import ClusterError
 from cluster.node import Node

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from cluster import binaries, components, pki
 from cluster.plan import Plan
 from cluster.settings import PACKAGE, Settings

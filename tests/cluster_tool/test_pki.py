@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from cluster import pki
 from cluster.settings import Settings
 

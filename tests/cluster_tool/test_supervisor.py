@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cluster.plan import Component, Plan
 from cluster.settings import PACKAGE
 

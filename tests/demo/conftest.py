@@ -6,9 +6,15 @@ import json
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from demo.evaluate import kv_checks, run_part, slo_checks
+from demo.load import ClientFigures
+from demo.recording import load_span, parse
+from demo.report import CalibrationPart, Kv, KvRun, LoadPart, Machine, Report, Run
 
 LO, GROWTH = 1e-4, 1.04
 
@@ -106,3 +112,96 @@ class Tape:
 @pytest.fixture
 def tape() -> Tape:
     return Tape()
+
+
+TARGET_S = 0.020
+"""What runs are held to here."""
+
+
+@pytest.fixture
+def client() -> ClientFigures:
+    """What the benchmark saw."""
+    return ClientFigures(
+        streams=300,
+        cut=0,
+        causes=(),
+        itl_ms={"p50": 14.0, "p95": 19.0, "p99": 30.0},
+        ttft_ms={"p50": 4000.0, "p95": 9000.0, "p99": 9500.0},
+        tokens_per_s=800.0,
+        duration_s=95.0,
+        windows=6,
+        windows_violated=1,
+    )
+
+
+@pytest.fixture
+def run_of(tape: Tape, client: ClientFigures) -> Callable[..., Run]:
+    """Makes one overload of 75 s with the given latency, as the report has it."""
+
+    def make(itl_s: float, seconds: int = 75) -> Run:
+        tape.quiet(1)
+        after = tape.at
+        tape.load(seconds, itl_s)
+        tape.quiet(2)
+        readings = parse(tape.lines)
+        span = load_span(readings, after)
+        assert span is not None
+        return run_part(readings, span, "p95", TARGET_S, client)
+
+    return make
+
+
+@pytest.fixture
+def kv_of() -> Callable[..., Kv]:
+    """Makes a memory-bound pair of runs with so many preemptions each."""
+
+    def run(preemptions: int) -> KvRun:
+        return KvRun(
+            seconds=30,
+            preemptions=preemptions,
+            preemptions_per_minute=2 * preemptions,
+            tokens_per_s=500,
+            cap_last=10,
+        )
+
+    def make(off: int, auto: int, diagnosis: str = "KVPressure") -> Kv:
+        return Kv(
+            off=run(off),
+            auto=run(auto),
+            streams_total=48,
+            streams_cut=0,
+            diagnosis=diagnosis,
+            message="the cache is full",
+            advice="Raise the cache.",
+        )
+
+    return make
+
+
+@pytest.fixture
+def report(run_of: Callable[..., Run], kv_of: Callable[..., Kv]) -> Report:
+    """A report in which every promise was kept."""
+    off, auto, kv = run_of(0.040), run_of(0.015), kv_of(40, 2)
+    return Report(
+        started="2026-01-01T00:00:00Z",
+        duration_s=340,
+        cluster="own",
+        machine=Machine(cpu="a processor", cores=2, memory_gib=23.4, kernel="6.1"),
+        versions={"vllm": "0.32.0"},
+        statistic="p95",
+        target_ms=20,
+        calibration=CalibrationPart(one_stream_ms=8.0, ceiling_ms=38.0, ceiling=32, target_ms=20),
+        load=LoadPart(description="40 streams at once", concurrency=40, settle_s=30, window_s=10),
+        off=off,
+        auto=auto,
+        seconds_to_hold=6.0,
+        cap_changes=4,
+        pods_rolled=False,
+        retune_ms=None,
+        kv=kv,
+        tuner_overhead=None,
+        checks=(*slo_checks(off, auto, 6.0, False), *kv_checks(kv)),
+        resource="NAME READY\nchat True",
+        decisions=("cap 32 -> 14",),
+        events=(),
+    )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from demo.calibration import LEAST_RATIO, NoRoomError, calibrate
 from hypothesis import given
 from hypothesis import strategies as st
+
+from demo.calibration import LEAST_RATIO, NoRoomError, calibrate
 
 
 @given(st.floats(0.004, 0.2), st.floats(LEAST_RATIO + 0.01, 20.0))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from demo.digest import Digest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from demo.digest import Digest
 
 LO, GROWTH = 1e-4, 1.04
 

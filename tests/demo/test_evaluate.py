@@ -5,52 +5,30 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from demo.evaluate import NotMeasuredError, kv_checks, kv_run, run_part, slo_checks
-from demo.load import ClientFigures
 from demo.recording import Span, load_span, parse
-from demo.report import CalibrationPart, Kv, KvRun, LoadPart, Machine, Report, Run
+from demo.report import Report
 
 TARGET_S = 0.020
-CLIENT = ClientFigures(
-    streams=300,
-    cut=0,
-    causes=(),
-    itl_ms={"p50": 14.0, "p95": 19.0, "p99": 30.0},
-    ttft_ms={"p50": 4000.0, "p95": 9000.0, "p99": 9500.0},
-    tokens_per_s=800.0,
-    duration_s=95.0,
-    windows=6,
-    windows_violated=1,
-)
 
 
-def run_of(tape, itl_s: float, seconds: int = 75) -> Run:
-    tape.quiet(1)
-    after = tape.at
-    tape.load(seconds, itl_s)
-    tape.quiet(2)
-    readings = parse(tape.lines)
-    span = load_span(readings, after)
-    assert span is not None
-    return run_part(readings, span, "p95", TARGET_S, CLIENT)
-
-
-def test_a_slow_run_violates_every_window_and_has_no_goodput(tape) -> None:
-    run = run_of(tape, 0.040)
+def test_a_slow_run_violates_every_window_and_has_no_goodput(run_of) -> None:
+    run = run_of(0.040)
     assert run.violated_window_share == 1.0
     assert run.goodput_tokens_per_s == 0.0
     assert run.tokens_per_s == pytest.approx(1000, rel=0.02)
     assert run.itl_ms.p95 == pytest.approx(40, rel=0.02)
 
 
-def test_a_fast_run_violates_none_and_all_its_tokens_are_good(tape) -> None:
-    run = run_of(tape, 0.015)
+def test_a_fast_run_violates_none_and_all_its_tokens_are_good(run_of) -> None:
+    run = run_of(0.015)
     assert run.violated_window_share == 0.0
     assert run.windows == 4
     assert run.goodput_tokens_per_s == pytest.approx(run.tokens_per_s, rel=0.02)
 
 
-def test_windows_without_data_count_as_violated(tape) -> None:
+def test_windows_without_data_count_as_violated(tape, client) -> None:
     tape.quiet(1)
     after = tape.at
     tape.load(45, 0.015)
@@ -60,17 +38,17 @@ def test_windows_without_data_count_as_violated(tape) -> None:
     readings = parse(tape.lines)
     span = load_span(readings, after)
     assert span is not None
-    run = run_part(readings, span, "p95", TARGET_S, CLIENT)
+    run = run_part(readings, span, "p95", TARGET_S, client)
     assert run.windows_unknown == 2
     assert run.violated_window_share == pytest.approx(2 / run.windows, abs=0.001)
 
 
-def test_a_load_that_is_too_short_is_said_to_be(tape) -> None:
+def test_a_load_that_is_too_short_is_said_to_be(run_of) -> None:
     with pytest.raises(NotMeasuredError, match="too short"):
-        run_of(tape, 0.015, seconds=40)
+        run_of(0.015, seconds=40)
 
 
-def test_a_restart_during_the_load_is_not_averaged_away(tape) -> None:
+def test_a_restart_during_the_load_is_not_averaged_away(tape, client) -> None:
     tape.quiet(1)
     after = tape.at
     tape.load(50, 0.015)
@@ -80,7 +58,7 @@ def test_a_restart_during_the_load_is_not_averaged_away(tape) -> None:
     span = load_span(readings, after)
     assert span is not None
     with pytest.raises(NotMeasuredError, match="restarted"):
-        run_part(readings, span, "p95", TARGET_S, CLIENT)
+        run_part(readings, span, "p95", TARGET_S, client)
 
 
 @pytest.mark.parametrize(
@@ -93,44 +71,29 @@ def test_a_restart_during_the_load_is_not_averaged_away(tape) -> None:
         (0.040, 0.015, 5.0, True, ["tuning restarts nothing"]),
     ],
 )
-def test_each_promise_fails_for_its_own_reason(tape, off_itl, auto_itl, held, rolled, broken) -> None:
-    off, auto = run_of(tape, off_itl), run_of(tape, auto_itl)
+def test_each_promise_fails_for_its_own_reason(run_of, off_itl, auto_itl, held, rolled, broken) -> None:
+    off, auto = run_of(off_itl), run_of(auto_itl)
     checks = slo_checks(off, auto, held, rolled)
     assert [check.name for check in checks if not check.passed] == broken
 
 
-def test_a_cut_stream_breaks_its_promise(tape) -> None:
-    off, auto = run_of(tape, 0.040), run_of(tape, 0.015)
+def test_a_cut_stream_breaks_its_promise(run_of) -> None:
+    off, auto = run_of(0.040), run_of(0.015)
     checks = slo_checks(off, auto.model_copy(update={"streams_cut": 1}), 5.0, False)
     assert [check.name for check in checks if not check.passed] == ["no stream is cut"]
 
 
-def kv(off: int, auto: int, diagnosis: str = "KVPressure") -> Kv:
-    def run(n: int) -> KvRun:
-        return KvRun(seconds=30, preemptions=n, preemptions_per_minute=2 * n, tokens_per_s=500, cap_last=10)
-
-    return Kv(
-        off=run(off),
-        auto=run(auto),
-        streams_total=48,
-        streams_cut=0,
-        diagnosis=diagnosis,
-        message="m",
-        advice="a",
-    )
-
-
 @pytest.mark.parametrize(
-    ("part", "passed"),
+    ("made", "passed"),
     [
-        (kv(40, 2), [True, True]),
-        (kv(40, 39), [True, False]),
-        (kv(0, 0), [False, False]),
-        (kv(40, 2, "Healthy"), [False, True]),
+        ((40, 2), [True, True]),
+        ((40, 39), [True, False]),
+        ((0, 0), [False, False]),
+        ((40, 2, "Healthy"), [False, True]),
     ],
 )
-def test_memory_promises(part: Kv, passed: list[bool]) -> None:
-    assert [check.passed for check in kv_checks(part)] == passed
+def test_memory_promises(kv_of, made, passed: list[bool]) -> None:
+    assert [check.passed for check in kv_checks(kv_of(*made))] == passed
 
 
 def test_kv_run_is_the_difference_of_its_ends(tape) -> None:
@@ -145,35 +108,7 @@ def test_kv_run_is_the_difference_of_its_ends(tape) -> None:
     assert run.tokens_per_s == pytest.approx(500)
 
 
-def report_of(off: Run, auto: Run) -> Report:
-    """A whole report around two runs."""
-    return Report(
-        started="2026-01-01T00:00:00Z",
-        duration_s=340,
-        cluster="own",
-        machine=Machine(cpu="a processor", cores=2, memory_gib=23.4, kernel="6.1"),
-        versions={"vllm": "0.32.0"},
-        statistic="p95",
-        target_ms=20,
-        calibration=CalibrationPart(one_stream_ms=8.0, ceiling_ms=38.0, ceiling=32, target_ms=20),
-        load=LoadPart(description="40 streams at once", concurrency=40, settle_s=30, window_s=10),
-        off=off,
-        auto=auto,
-        seconds_to_hold=6.0,
-        cap_changes=4,
-        pods_rolled=False,
-        retune_ms=None,
-        kv=kv(40, 2),
-        tuner_overhead=None,
-        checks=(*slo_checks(off, auto, 6.0, False), *kv_checks(kv(40, 2))),
-        resource="NAME READY\nchat True",
-        decisions=("cap 32 -> 14",),
-        events=(),
-    )
-
-
-def test_a_report_reads_back_what_it_wrote_and_refuses_what_it_does_not_know(tape) -> None:
-    report = report_of(run_of(tape, 0.040), run_of(tape, 0.015))
+def test_a_report_reads_back_what_it_wrote_and_refuses_what_it_does_not_know(report: Report) -> None:
     text = report.model_dump_json()
     assert Report.model_validate_json(text) == report
     assert report.passed

@@ -8,6 +8,7 @@ import json
 import shlex
 
 import pytest
+
 from demo.load import (
     BEGIN,
     END,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+
 from demo.flow import CHAT, LONG
 from demo.load import requests
 from demo.settings import Settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from demo.recording import Span, cap_changes, load_span, near, parse, seconds_to_hold, windows
 
 

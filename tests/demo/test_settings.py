@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from demo.release import helm_values, split
 from demo.settings import parse
 

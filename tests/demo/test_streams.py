@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+
 from harness.streams import parser, run
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

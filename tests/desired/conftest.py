@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+
 from llamaserver.api import effective, parse
 from llamaserver.desired import BuildSettings, KubeObject, build, desired_fleet
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from llamaserver.api.managed import MANAGED, managed_flag
 
 Object = dict[str, Any]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from llamaserver.api.names import FIELD_MANAGER
 from llamaserver.desired import BuildSettings, DesiredFleet, first_difference
 
@@ -57,6 +58,11 @@ WORDS: list[tuple[Object, Object, str]] = [
         f"{POD}.containers[vllm].resources.limits.memory: 1Gi -> 2Gi",
     ),
     ({"spec.engine.resources.limits": {"cpu": "1000m"}}, {"spec.engine.resources.limits": {"cpu": 1}}, ""),
+    (
+        {"spec.accelerator": GPU},
+        {"spec.accelerator": GPU, "spec.engine.maxNumSeqs": 128},
+        f"{POD}.containers[vllm].args: --max-num-seqs=256 -> --max-num-seqs=128",
+    ),
     (
         {},
         {"spec.scheduling.nodeSelector": {"gpu": "h100"}},

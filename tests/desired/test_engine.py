@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.api import parse
 from llamaserver.desired.environment import environment
 from llamaserver.desired.release import release_of

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from llamaserver.api import effective, parse
 from llamaserver.desired import BuildSettings, TunerDelivery, build, desired_fleet
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from llamaserver.api.names import FIELD_MANAGER
 
 Object = dict[str, Any]

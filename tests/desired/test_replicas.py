@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from llamaserver.api import effective, parse
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.names import FIELD_MANAGER

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from llamaserver.api import effective, parse
 from llamaserver.desired import (
     BuildSettings,
@@ -93,6 +94,13 @@ class TestShutdown:
         used = sleep + (drained if flags else 0)
         assert spec["terminationGracePeriodSeconds"] >= used + settings.margin_seconds
         assert termination_grace_seconds(server, settings) == spec["terminationGracePeriodSeconds"]
+
+    def test_no_pre_stop_is_no_hook(self, built: Make) -> None:
+        """API servers before 1.33 refuse a sleep of 0 seconds."""
+        deployment = built({}, settings=BuildSettings("llamaserver/tuner:0.1.0", pre_stop_seconds=0))[
+            "Deployment"
+        ]
+        assert "lifecycle" not in deployment["spec"]["template"]["spec"]["containers"][0]
 
     def test_a_release_without_a_drain_waits_in_the_pre_stop_hook(self, engine: Make) -> None:
         container = engine({"spec.engine.image": "vllm/vllm-openai:v0.17.0"})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from llamaserver.api.server import LlamaServerSpec
 from llamaserver.api.wording import alias_of
 from llamaserver.desired import BuildSettings, DesiredFleet, TunerDelivery

@@ -173,7 +173,13 @@ def _tuner_options(command: Any) -> Any:
     show_default=True,
     help="Lease in the operator's namespace that decides which replica leads.",
 )
-@click.option("--http-host", envvar="LLAMASERVER_HTTP_HOST", default=_DEFAULTS.http_host, show_default=True)
+@click.option(
+    "--http-host",
+    envvar="LLAMASERVER_HTTP_HOST",
+    default=_DEFAULTS.http_host,
+    show_default="every address, IPv4 and IPv6",
+    help="Address to serve /metrics, /healthz and /readyz on.",
+)
 @click.option(
     "--http-port",
     envvar="LLAMASERVER_HTTP_PORT",

@@ -104,11 +104,16 @@ def _engine(
         "ports": [{"name": ENGINE_PORT_NAME, "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         # The last lines of an engine that died are where "out of memory" stands.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "lifecycle": {"preStop": {"sleep": {"seconds": times.pre_stop}}},
+        **_lifecycle(times),
         "securityContext": engine_security(spec.accelerator),
         "volumeMounts": [*mounts(effective), engine_tuner_mount(settings)],
         **probes(effective),
     }
+
+
+def _lifecycle(times: Shutdown) -> dict[str, Any]:
+    """The preStop sleep; none for 0 seconds, which API servers before 1.33 refuse."""
+    return {"lifecycle": {"preStop": {"sleep": {"seconds": times.pre_stop}}}} if times.pre_stop else {}
 
 
 def _resources(spec: LlamaServerSpec) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ _ITEM_KEYS: Final = {
 }
 """Lists that are maps by nature, by the key that names an item; all others are compared as wholes."""
 
-_QUANTITIES: Final = ("limits", "requests", "sizeLimit")
+_QUANTITIES: Final = re.compile(r"\.(limits|requests|sizeLimit)([.\[]|$)")
+"""Where quantities stand: under these keys, whose own keys may hold dots (`limits[nvidia.com/gpu]`)."""
 
 Owned = Mapping[str, Any] | None
 """The part of managedFields that is about the place compared; None where everything is taken for ours."""
@@ -138,7 +140,7 @@ def _item(owned: Owned, item: Mapping[str, Any]) -> Owned:
 def _same(path: str, old: Any, new: Any) -> bool:
     if old == new or (_empty(old) and _empty(new)):
         return True
-    if any(part in _QUANTITIES for part in path.split(".")) and _is_quantity(old) and _is_quantity(new):
+    if _QUANTITIES.search(path) and _is_quantity(old) and _is_quantity(new):
         # The API server writes quantities its own way: 1000m comes back as 1.
         return quantity_value(old) == quantity_value(new)
     return False
