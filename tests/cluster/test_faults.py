@@ -122,7 +122,7 @@ async def test_nobody_listens() -> None:
     configuration.host = "http://127.0.0.1:1"
     told: list[tuple[str, str, str]] = []
     observe: Callable[[str, str, str], None] = lambda *call: told.append(call)  # noqa: E731
-    async with AioKube(configuration, deadline_s=2, observe=observe) as kube:
+    async with AioKube(configuration, deadline_s=30, observe=observe) as kube:
         with pytest.raises(UnavailableError):
             await kube.get(CONFIG_MAP, "ns", "name")
     assert told == [("get", "configmaps", "NoConnection")]

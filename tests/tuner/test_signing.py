@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +94,28 @@ def test_what_is_no_token_at_all(key: Ed25519PrivateKey, tmp_path: Path) -> None
     assert reason(f"{head}.{payload}.{signature[:-4]}AAAA", tmp_path) == "BadSignature"
 
 
+@dataclass(frozen=True)
+class Now:
+    """A moment so many seconds from when the test runs, which may be long after it was collected."""
+
+    offset_s: int
+
+    def unix(self) -> int:
+        return int(time.time()) + self.offset_s
+
+
 @pytest.mark.parametrize(
     ("claims", "expected"),
     [
-        ({"iat": int(time.time()) - 100, "exp": int(time.time()) - 60}, "Expired"),
+        ({"iat": Now(-100), "exp": Now(-60)}, "Expired"),
         ({"aud": "pod-b"}, "WrongAudience"),
         ({"aud": [POD, "pod-b"]}, "WrongAudience"),
         ({"aud": None}, "InvalidToken"),
         ({"exp": None}, "InvalidToken"),
         ({"iat": None}, "InvalidToken"),
         ({"iss": "somebody"}, "InvalidToken"),
-        ({"iat": int(time.time()) + 300, "exp": int(time.time()) + 330}, "InvalidToken"),
-        ({"exp": int(time.time()) + 3600}, "InvalidToken"),
+        ({"iat": Now(300), "exp": Now(330)}, "InvalidToken"),
+        ({"exp": Now(3600)}, "InvalidToken"),
         ({"boot": "boot-before"}, "WrongBoot"),
         ({"boot": None}, "WrongBoot"),
         ({"gen": None}, "InvalidToken"),
@@ -117,7 +128,8 @@ def test_what_is_no_token_at_all(key: Ed25519PrivateKey, tmp_path: Path) -> None
 def test_a_claim_that_is_wrong(
     key: Ed25519PrivateKey, tmp_path: Path, claims: dict[str, Any], expected: str
 ) -> None:
-    assert reason(header(key, **claims), tmp_path) == expected
+    timed = {name: value.unix() if isinstance(value, Now) else value for name, value in claims.items()}
+    assert reason(header(key, **timed), tmp_path) == expected
 
 
 def test_another_body_than_the_signed_one(key: Ed25519PrivateKey, tmp_path: Path) -> None:
