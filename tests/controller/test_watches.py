@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import json
 import re
 import threading
@@ -143,6 +144,20 @@ async def test_objects_of_the_first_list_and_later_events_are_passed_on(
             False,
         )
     assert server.methods == {"GET"}, "the watches write nothing"
+
+
+async def test_a_user_without_a_name_can_watch(
+    api: tuple[ApiOfWatches, WatchScope], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that runs under a bare uid has no entry in its password file."""
+
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 65532")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    server, scope = api
+    async with watching(scope):
+        await eventually(lambda: server.watches, lambda watches: watches > 0)
 
 
 @pytest.mark.parametrize("code", [500, 403])

@@ -18,7 +18,7 @@ import ssl
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import kopf
@@ -190,6 +190,9 @@ async def _operator(
     await kopf.operator(
         registry=_registry(scope, kinds, post, sessions),
         settings=_settings(scope),
+        # Peering is off, so the name says nothing; without one kopf asks for the user's, which a container that
+        # runs under a bare uid has not.
+        identity=cast(Any, FIELD_MANAGER),
         clusterwide=not namespaces,
         namespaces=list(namespaces),
         stop_flag=stopping,
