@@ -30,6 +30,8 @@ from demo.report import (
 
 SETTLE_S = 30.0
 """The first seconds of a load, in which the batch fills and the operator finds its cap; not judged."""
+KV_SETTLE_S = 20.0
+"""The same for the memory-bound load: the first long requests end about then, and tell how long they are."""
 LEAST_WINDOWS = 3
 KV_PRESSURE = "KVPressure"
 """The operator's word for a KV cache that is too small."""
@@ -106,12 +108,17 @@ def run_part(
 
 
 def kv_run(readings: Sequence[Reading], span: Span) -> KvRun:
-    """Preemptions and throughput of a load, from its start. Raises NotMeasuredError when not known."""
-    first, last = near(readings, span.start), near(readings, span.end)
-    whole = difference(first, last) if first is not None and last is not None else None
-    if whole is None or whole.seconds <= 0:
+    """Preemptions and throughput of a load once it has settled, and the preemptions until then.
+
+    Raises NotMeasuredError when they are not known.
+    """
+    start, settled, end = (near(readings, at) for at in (span.start, span.start + KV_SETTLE_S, span.end))
+    early = difference(start, settled) if start is not None and settled is not None else None
+    whole = difference(settled, end) if settled is not None and end is not None else None
+    if early is None or whole is None or whole.seconds <= 0:
         raise NotMeasuredError("the engine restarted, or could not be read, while its KV cache was short")
     return KvRun(
+        preemptions_settling=early.preemptions,
         seconds=round(whole.seconds, 1),
         preemptions=whole.preemptions,
         preemptions_per_minute=round(60 * whole.preemptions / whole.seconds, 1),

@@ -48,7 +48,7 @@ LOAD_S = 85.0
 THROUGHPUT_WHEN_TUNED = 0.65
 """A guess, of the throughput at the ceiling, that only sets how long the run with tuning lasts."""
 ONE_STREAM_S, CEILING_S, CEILING_FILL_S = 5.0, 15.0, 5.0
-KV_RUN_S = 24.0
+KV_RUN_S = 46.0
 JOB_S = 400.0
 TOLD_EVERY_S = 10.0
 
@@ -261,8 +261,9 @@ class Demo:
             raise NotMeasuredError(f"no long request ever waited with tuning {mode}")
         run = kv_run(readings, span)
         self.progress.say(
-            f"tuning {mode}: {run.preemptions} preemptions in {run.seconds:.0f} s, {run.tokens_per_s:.0f} "
-            f"tokens/s, cap {run.cap_last}; the operator says {diagnosis[0] or 'nothing'}"
+            f"tuning {mode}: {run.preemptions} preemptions in {run.seconds:.0f} s, after "
+            f"{run.preemptions_settling} while the lengths were learned; {run.tokens_per_s:.0f} tokens/s, "
+            f"cap {run.cap_last}; the operator says {diagnosis[0] or 'nothing'}"
         )
         return Memory(mode, span, run, streams, diagnosis)
 

@@ -107,8 +107,9 @@ def _reading(report: Report) -> str:
         else "With tuning on, the objective was never held for three windows in a row"
     )
     retunes = (
-        f" A change took {ms(report.retune_ms.p50)} in the median and {ms(report.retune_ms.p99)} at p99, "
-        "from the operator's request to the value read back from the running scheduler."
+        f" A write, be it a change or the renewal of its lease, took {ms(report.retune_ms.p50)} in the "
+        f"median and {ms(report.retune_ms.p99)} at p99, from the operator's request to the value read back "
+        "from the scheduler."
         if report.retune_ms
         else ""
     )
@@ -132,7 +133,12 @@ def _reading(report: Report) -> str:
 
 def _kv_section(kv: Kv, picture: str) -> str:
     rows = [
-        _row("preemptions", str(kv.off.preemptions), str(kv.auto.preemptions)),
+        _row(
+            "preemptions in the first 20 s, while the lengths are learned",
+            str(kv.off.preemptions_settling),
+            str(kv.auto.preemptions_settling),
+        ),
+        _row("preemptions after that", str(kv.off.preemptions), str(kv.auto.preemptions)),
         _row(
             "preemptions a minute",
             f"{kv.off.preemptions_per_minute:.0f}",

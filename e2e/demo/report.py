@@ -95,6 +95,9 @@ class Run(Part):
 
 
 class KvRun(Part):
+    """Figures after KV_SETTLE_S of load; how long requests are is learned in that time, as they end."""
+
+    preemptions_settling: Count
     seconds: Amount
     preemptions: Count
     preemptions_per_minute: Amount

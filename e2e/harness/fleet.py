@@ -20,6 +20,8 @@ from harness.wait import until
 STREAMS = Path(__file__).with_name("streams.py")
 SNAPSHOT = "/llamaserver/v1/snapshot"
 ENGINE_PORT = 8000
+LONGEST_LOAD_S = 400.0
+ANSWER_S = 30.0
 
 
 class Load:
@@ -32,8 +34,9 @@ class Load:
         """Whether the clients are still at work."""
         return self._process.poll() is None
 
-    def result(self, timeout: float = 120) -> dict[str, Any]:
-        """Wait for the end; the client's summary. Raises KubeError when there is none."""
+    def finish(self, timeout: float = 120) -> dict[str, Any]:
+        """Let the open streams run to their end; the client's summary. Raises KubeError for none."""
+        self._process.terminate()
         try:
             said, _ = self._process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
@@ -44,10 +47,10 @@ class Load:
         return summary
 
     def stop(self) -> None:
-        """Hang up, if it still runs."""
+        """Hang up, if it still runs, and let go of its output."""
         if self.running():
-            self._process.terminate()
-            self._process.wait(timeout=10)
+            self._process.kill()
+        self._process.communicate(timeout=10)
 
 
 class Fleet(Server):
@@ -93,6 +96,10 @@ class Fleet(Server):
         snapshot = self.snapshot(address)
         return None if not snapshot or not snapshot["engines"] else dict(snapshot["engines"][0])
 
+    def ask(self, address: str) -> dict[str, Any]:
+        """The engine part of a snapshot; a busy engine gets a while to answer."""
+        return until("the engine to answer", lambda: self.engine(address), ANSWER_S)
+
     def wait_cap(self, address: str, *, tuned: bool, timeout: float) -> float:
         """Wait until the cap in force is below the ceiling (`tuned`), or at it; return the monotonic time."""
 
@@ -114,18 +121,11 @@ class Fleet(Server):
     # --- load and faults ----------------------------------------------------------------------------
 
     @contextmanager
-    def load(
-        self, concurrency: int, seconds: float, output: tuple[int, int] = (100, 300), drop: bool = False
-    ) -> Iterator[Load]:
-        """Closed-loop streams against the Service; ended with the block at the latest.
-
-        Streams open at the end are waited for, or dropped, which does not count as cut.
-        """
+    def load(self, concurrency: int, seconds: float = LONGEST_LOAD_S) -> Iterator[Load]:
+        """Closed-loop streams against the Service, for at most so long; ended with the block in any case."""
         process = self.kube.start(
             *(sys.executable, str(STREAMS), "--url", self.address(), "--model", MODEL),
             *("--concurrency", str(concurrency), "--seconds", str(seconds)),
-            *("--output-min", str(output[0]), "--output-max", str(output[1])),
-            *(["--drop"] if drop else []),
         )
         load = Load(process)
         try:

@@ -30,11 +30,8 @@ class Kube:
         self, wrap: Callable[[Sequence[str]], list[str]], env: Mapping[str, str], kubectl: str, helm: str
     ) -> None:
         self._wrap = wrap
-        self._helm_home = tempfile.TemporaryDirectory(prefix="helm-")
-        home = {
-            f"HELM_{kind}_HOME": f"{self._helm_home.name}/{kind.lower()}"
-            for kind in ("CACHE", "CONFIG", "DATA")
-        }
+        folder = Path(tempfile.gettempdir()) / "llamaserver-helm"
+        home = {f"HELM_{kind}_HOME": str(folder / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         self._env = {**os.environ, **env, **home}
         self._kubectl, self._helm = kubectl, helm
 

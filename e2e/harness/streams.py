@@ -9,6 +9,7 @@ Prints one JSON object:
 
     {"streams": n, "cut": n, "causes": {..}, "tokens": n, "seconds": s, "itl_ms": {"p50":..}, "ttft_ms": {..}}
 
+SIGTERM ends the load early: no stream is started any more, those that are open run to their end.
 With `--follow`, also a line a second: {"at": s, "active": n, "done": n, "cut": n, "tokens": n}.
 """
 
@@ -16,8 +17,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -26,6 +29,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
+Work = tuple[list[int], int]
+"""Prompt token ids, and tokens to generate."""
 PERCENTILES = (0.5, 0.95, 0.99)
 MAX_CONCURRENCY = 512
 
@@ -57,7 +62,7 @@ def percentiles_ms(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def requests(prompt: tuple[int, int], output: tuple[int, int], seed: int) -> Iterator[tuple[list[int], int]]:
+def requests(prompt: tuple[int, int], output: tuple[int, int], seed: int) -> Iterator[Work]:
     """Endless (prompt token ids, tokens to generate), lengths uniform within bounds, no shared prefix."""
     rng = random.Random(seed)
     while True:
@@ -92,7 +97,7 @@ async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, objec
 async def worker(
     session: aiohttp.ClientSession,
     args: argparse.Namespace,
-    work: Iterator[tuple[list[int], int]],
+    work: Iterator[Work],
     tally: Tally,
     until: float,
 ) -> None:
@@ -137,11 +142,20 @@ async def follow(tally: Tally, started: float) -> None:
         print(json.dumps(line), flush=True)
 
 
+def until_told(work: Iterator[Work], told: asyncio.Event) -> Iterator[Work]:
+    """The work, up to the moment at which somebody wants the load to end."""
+    for item in work:
+        if told.is_set():
+            return
+        yield item
+
+
 async def run(args: argparse.Namespace) -> dict[str, object]:
     """Run the whole load; the summary described at the top of this file."""
-    tally, started = Tally(), time.perf_counter()
+    tally, started, told = Tally(), time.perf_counter(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     endless = requests((args.prompt_min, args.prompt_max), (args.output_min, args.output_max), args.seed)
-    work = endless if args.requests is None else (next(endless) for _ in range(args.requests))
+    work = until_told(itertools.islice(endless, args.requests), told)
     until = started + (args.seconds if args.seconds is not None else args.timeout)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(

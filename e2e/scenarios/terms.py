@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NAMESPACE = "llamaserver-e2e"
-LEASE_S = 20
+LEASE_S = 30
 """Short, so that a scenario can see a lease end."""
 TICK_S = 2
 PRE_STOP_S = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from harness.fleet import Fleet
 from harness.wait import until
 
-SECONDS = 150.0
+BOOT_S = 240.0
+"""For an engine that starts while another one fills both cores."""
 
 
 @pytest.fixture
@@ -29,19 +31,20 @@ def scale(fleet: Fleet, replicas: int) -> None:
 
 
 def test_scaling_up_and_down_cuts_no_stream(fixed: Fleet) -> None:
-    with fixed.load(concurrency=4, seconds=SECONDS) as load:
+    with fixed.load(concurrency=4) as load:
         scale(fixed, 2)
         until(
             "two ready replicas",
             lambda: fixed.status().get("readyReplicas") == 2,
-            SECONDS - 30,
+            BOOT_S,
             every=1.0,
             seen=fixed.describe,
         )
-        assert load.running()
+        time.sleep(5)  # streams on both
         scale(fixed, 1)
         until("one pod", lambda: len(fixed.pods()) == 1, 90, every=1.0, seen=fixed.describe)
-        summary = load.result(timeout=SECONDS)
+        assert load.running(), "the load was to outlast both changes"
+        summary = load.finish()
     assert summary["streams"] > 20, "hardly any stream ran"
     assert summary["cut"] == 0, (
         f"{summary['cut']} of {summary['streams']} streams were cut: {summary['causes']}"

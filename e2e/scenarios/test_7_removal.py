@@ -48,8 +48,12 @@ def test_uninstalling_leaves_nothing_hanging(kube: Kube, settings: Settings, fle
     fleet.apply(fleet.resource(scaling={"mode": "Fixed"}, replicas=0))
     until("a Deployment", lambda: kube.get("deployment", fleet.name, NAMESPACE), 30)
     kube.helm("uninstall", RELEASE, "-n", settings.operator_namespace, "--wait")
-    left = kube.list("all", settings.operator_namespace, INSTANCE)
-    assert not left, [f"{item['kind']}/{item['metadata']['name']}" for item in left]
+
+    def left() -> list[str]:
+        found = kube.list("all,secrets,configmaps,serviceaccounts", settings.operator_namespace, INSTANCE)
+        return [f"{item['kind']}/{item['metadata']['name']}" for item in found]
+
+    until("everything of the release to go", lambda: not left(), 60, seen=left)
     # The definition is kept, and with it every LlamaServer; without an operator it can still be deleted at
     # once.
     kube.kubectl("get", "crd", "llamaservers.llamaserver.dev")

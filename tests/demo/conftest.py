@@ -157,6 +157,7 @@ def kv_of() -> Callable[..., Kv]:
 
     def run(preemptions: int) -> KvRun:
         return KvRun(
+            preemptions_settling=5,
             seconds=30,
             preemptions=preemptions,
             preemptions_per_minute=2 * preemptions,

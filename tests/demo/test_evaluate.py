@@ -99,10 +99,14 @@ def test_memory_promises(kv_of, made, passed: list[bool]) -> None:
 def test_kv_run_is_the_difference_of_its_ends(tape) -> None:
     tape.quiet(1)
     start = tape.at
+    for _ in range(20):
+        tape.preemptions += 3
+        tape.second(0.02, 400)
     for _ in range(30):
         tape.preemptions += 1
         tape.second(0.02, 500)
     run = kv_run(parse(tape.lines), Span(start, tape.at))
+    assert run.preemptions_settling == 60
     assert run.preemptions == 30
     assert run.preemptions_per_minute == pytest.approx(60)
     assert run.tokens_per_s == pytest.approx(500)

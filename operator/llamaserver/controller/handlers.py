@@ -190,9 +190,9 @@ async def _operator(
     await kopf.operator(
         registry=_registry(scope, kinds, post, sessions),
         settings=_settings(scope),
-        # Peering is off, so the name says nothing; without one kopf asks for the user's, which a container that
-        # runs under a bare uid has not.
-        identity=cast(Any, FIELD_MANAGER),
+        # Peering is off, so the name says nothing; without one kopf asks for the user's, which a container
+        # that runs under a bare uid has not.
+        identity=cast("Any", FIELD_MANAGER),
         clusterwide=not namespaces,
         namespaces=list(namespaces),
         stop_flag=stopping,
