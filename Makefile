@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 export LLAMASERVER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/llamaserver-operator
 CLUSTER ?= own
+SCENARIOS ?= e2e
 UV_VERSION := 0.13.9
 UV := $(LLAMASERVER_CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
@@ -86,6 +87,6 @@ demo: venv ## The main job: overload a real vLLM and watch the objective being h
 	@cd e2e && ../$(PYTHON) -m demo --cluster $(CLUSTER) --output ../build/demo
 
 .PHONY: e2e
-e2e: venv ## The end-to-end scenarios, on the cluster of `make cluster`.
+e2e: venv ## The end-to-end scenarios, on the cluster of `make cluster`. SCENARIOS=FILES for some of them.
 	@$(NODE) up
-	@$(PYTHON) -m pytest e2e -v
+	@$(PYTHON) -m pytest $(SCENARIOS) -v
