@@ -192,3 +192,15 @@ def test_the_cause_is_the_same_whatever_the_draw(
     for seed in random.Random(5).sample(range(100), 2):
         world = World(objective, limits, profile, lengths, constant(streams), seed=seed).run(90)  # type: ignore[arg-type]
         assert settled(world, 40).cause is wanted
+
+
+def test_steps_slow_for_no_reason_of_the_engines_are_disturbed_and_not_blamed_on_the_batch() -> None:
+    def brief(rng: random.Random, _: float) -> tuple[int, int]:
+        return rng.randint(24, 40), rng.randint(200, 400)
+
+    world = World(Objective(0.020, Statistic.P95), lengths=brief, streams=constant(40), stalls=0.2).run(200)
+    found = [d.diagnosis for t, d in world.decisions if t > 60 and d.diagnosis.cause is Cause.DISTURBED]
+    assert len(found) > 20
+    assert float(found[-1].evidence["beyond"]) > 0.05
+    assert float(found[-1].evidence["decode_step_ms"]) < 18.0
+    assert "neighbours" in found[-1].advice

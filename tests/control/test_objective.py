@@ -160,3 +160,39 @@ def test_a_share_is_a_share(at_twelve: tuple[History, StepModel]) -> None:
         shares = [record.beyond(x / 1000.0) for x in range(0, 500, 5)]
         assert all(0.0 <= s <= 1.0 and math.isfinite(s) for s in shares)
         assert shares == sorted(shares, reverse=True)
+
+
+def test_with_two_pipeline_stages_the_cap_counts_what_is_in_flight() -> None:
+    """Sixteen sequences a step and two steps in flight are 32 running; a token takes two steps."""
+    history, model, _ = observed(16, more=6)
+    record = history.recent[-1]
+    assert record.batch == pytest.approx(16.0, abs=0.5)
+    piped = replace(record, batch=2.0 * record.batch, sum_s=2.0 * record.sum_s)
+    there = Predictor(model, (piped,), record.context, 1.0, None)
+    # Two more in flight are one more in each of the two steps.
+    longer = there.figure(34.0).ratio - there.figure(32.0).ratio
+    one_more = model.mean_slope_s(record.context, record.prefill, record.mixed)
+    assert longer == pytest.approx(2.0 * one_more, rel=1e-6)
+
+
+def test_steps_in_flight_are_told_by_latency_and_by_running_alike() -> None:
+    engine = Engine(CPU_24M)
+    engine.load(streams=40)
+    engine.put(16, 1e9)
+    memory = Memory()
+    for at in (10.0, 12.0):
+        engine.run_until(at)
+        memory, windows = advance(memory, {"p": parse_snapshot(engine.snapshot(), at, "p")}, at)
+    window = windows["p"]
+    assert isinstance(window, Window)
+    alone = record_of(window)
+    slow = replace(window.itl, sum_s=2.0 * window.itl.sum_s)
+    both = record_of(replace(window, itl=slow, running=2 * window.running))
+    preempted = record_of(replace(window, itl=slow))
+    prefilling = record_of(replace(window, running=2 * window.running))
+    assert alone is not None
+    assert both is not None
+    assert preempted is not None
+    assert prefilling is not None
+    assert both.batch == pytest.approx(2.0 * alone.batch)
+    assert preempted.batch == prefilling.batch == alone.batch

@@ -35,9 +35,10 @@ TRIM = 0.1
 the model sees no reason in batch or prefill why it should be.
 """
 DISTURBED_CUT, DISTURBED_NOW = 0.5, 0.8
-"""No cut goes below this share of the cap that the model says would hold a percentile on an undisturbed
-machine: a tail that is there at every cap is no reason to give the throughput away. Half leaves room for a
-model off by two; the newest seconds alone, with a tail that prefill does not explain, may take less.
+"""No cut goes below this share of the cap that the model says would hold a percentile under the present load:
+a tail that is there at every cap is no reason to give the throughput away. Half, in the long run, leaves room
+for a model off by two. A few seconds alone may take less, also below what the whole history says, since few
+slow steps make a tail; a load that has changed is told by itself, and then its history is short.
 """
 DISTURBED_ROOM = 1.15
 """Where the model would allow so much more than the cap, a miss is not the cap's fault: it is only trimmed.
@@ -239,12 +240,12 @@ def _least(v: View, pool: Predictor, name: str, evidence: dict[str, float | int 
     undisturbed = pool.undisturbed(v.low, v.high)
     if undisturbed is None:
         return least
-    odd = pool.from_prefill() < 0.5
-    share = DISTURBED_NOW if odd and name != "long" else DISTURBED_CUT
-    if odd and undisturbed >= DISTURBED_ROOM * v.cap:
+    if undisturbed >= DISTURBED_ROOM * v.cap and pool.from_prefill() < 0.5:
         evidence["undisturbed"] = undisturbed
         least = max(least, trimmed)
-    return max(least, math.ceil(share * undisturbed))
+    if name == "long":
+        return max(least, math.ceil(DISTURBED_CUT * undisturbed))
+    return max(least, math.ceil(DISTURBED_NOW * max(undisturbed, _seqs(v, v.predictor))))
 
 
 def _plateau(v: View) -> tuple[Verdict, int]:

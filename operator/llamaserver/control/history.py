@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from llamaserver.observe.types import Distribution, Window
+from llamaserver.observe.types import Distribution, StepMoments, Window
 
 RECENT_S = 12.0
 MEMORY_S = 120.0
@@ -39,7 +39,9 @@ class Record:
     windows: float
     """Windows merged into this one, faded."""
     batch: float
-    """Decoding sequences an engine had in the step of a typical token."""
+    """Decoding sequences an engine had in flight with a typical token: those of its step, times the steps in
+    flight (more than one with pipeline parallelism). This is what the cap counts.
+    """
     context: float
     """Resident KV tokens per decoding sequence."""
     prefill: float
@@ -105,7 +107,7 @@ def record_of(window: Window) -> Record | None:
     batch_sum = decode.B + mixed.B
     if batch_sum <= 0:
         return None
-    batch = (decode.BB + mixed.BB) / batch_sum
+    batch = _in_flight(window, decode, mixed) * (decode.BB + mixed.BB) / batch_sum
     first, cumulative = _trimmed(itl)
     steps = float(decode.n + mixed.n)
     return Record(
@@ -128,6 +130,21 @@ def record_of(window: Window) -> Record | None:
         first=first,
         cumulative=cumulative,
     )
+
+
+def _in_flight(window: Window, decode: StepMoments, mixed: StepMoments) -> int:
+    """Steps that the engine has in flight at once: with pipeline stages a token waits for all of them.
+
+    Told by two ratios that must agree: latency over step time, which preemptions raise too, and running over
+    decoding sequences, which prefill raises too.
+    """
+    batch = (decode.B + mixed.B) / (decode.n + mixed.n)
+    step_s = 1e-6 * (decode.By + mixed.By) / (decode.B + mixed.B)
+    if step_s <= 0.0 or window.itl.count <= 0:
+        return 1
+    latency = window.itl.sum_s / window.itl.count / step_s
+    running = window.running / len(window.last.engines) / batch
+    return max(1, round(min(latency, running)))
 
 
 def _trimmed(d: Distribution) -> tuple[int, tuple[float, ...]]:

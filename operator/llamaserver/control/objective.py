@@ -7,10 +7,11 @@ found by bisection.
 How a record at batch B speaks of batch M: a decode step there is longer by shift = tau(M) - tau(B) of the
 model, and prefill-carrying steps are met in proportion to the batch, since every sequence that ends is
 replaced: if a share phi of tokens met one at B, phi' = 1 - (1 - phi)^(M/B) meet one at M. Of the share e of
-latencies beyond (target - shift) in the record, at most phi pi is theirs, pi being how many such steps the
-model expects to take that long. So
+latencies beyond (target - shift) in the record, at most phi pi is blamed on prefill, pi being how many such
+steps the model expects to miss the target; what is left over is met by every step alike, at every batch.
+Hence, with b = phi pi,
 
-    e_p = min(e, phi pi),     beyond(M) = phi' e_p/phi + (1 - phi') (e - e_p)/(1 - phi)
+    own = pi min(1, e/b),     common = max(0, (e - b)/(1 - b)),     beyond(M) = common + (1 - common) phi' own
 
 At M = B this is what was measured, whatever the model believes: model errors only enter with the distance
 moved. A ratio of quantile to mean would not do: where the share of such steps crosses 1 - q the quantile
@@ -20,7 +21,7 @@ jumps severalfold.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llamaserver.api.enums import Statistic
@@ -95,12 +96,20 @@ class Predictor:
         if self.quantile is None:
             tail = (m.d_s * r.prefill + m.c_s * r.mixed) * (batch - r.batch)
             return (r.mean_s + shift + tail + sigmas * doubt) / target_s
-        x = target_s - shift - sigmas * doubt
-        e, share = r.beyond(x), min(max(r.share, 0.0), 1.0)
-        grown = _grown(r, batch)
-        slow = min(e, share * self._prefill_beyond(r, x - m.decode_s(r.batch, r.context)))
-        others = (e - slow) / (1.0 - share) if share < 1.0 else 0.0
-        return (grown * slow / share if share > 0.0 else 0.0) + (1.0 - grown) * min(1.0, others)
+        e = r.beyond(target_s - shift - sigmas * doubt)
+        # The part of prefill-carrying steps that prefill alone makes slow, and the rest, met by every step
+        # alike.
+        blamed = r.share * self._prefill_beyond(r, self.target_s - self._base_s(r))
+        own = min(1.0, e / blamed) * blamed / r.share if blamed > 0.0 else 0.0
+        common = max(0.0, (e - blamed) / (1.0 - blamed)) if blamed < 1.0 else 0.0
+        return common + (1.0 - common) * _grown(r, batch) * own
+
+    def _base_s(self, r: Record) -> float:
+        """The latency of a token whose step only decodes, as measured: its mean without what prefill adds to
+        it.
+        """
+        m = self.model
+        return max(m.decode_s(r.batch, r.context), r.mean_s - r.share * (m.c_s + m.d_s * r.chunk))
 
     def _prefill_beyond(self, r: Record, spare_s: float) -> float:
         """At most this share of prefill-carrying steps took longer because of their prefill than `spare_s`
@@ -124,9 +133,8 @@ class Predictor:
         beyond = explained = 0.0
         for r in self.records:
             e = r.beyond(self.target_s)
-            spare = self.target_s - self.model.decode_s(r.batch, r.context)
             beyond += r.steps * e
-            explained += r.steps * min(e, r.share * self._prefill_beyond(r, spare))
+            explained += r.steps * min(e, r.share * self._prefill_beyond(r, self.target_s - self._base_s(r)))
         return explained / beyond if beyond > 0.0 else 1.0
 
     def undisturbed(self, low: int, high: int) -> int | None:
@@ -144,18 +152,14 @@ class Predictor:
             for r in self.records
         )
         offset = max(0.0, sum(r.sum_s for r in self.records) - known) / total
-        for batch in range(high, low, -1):
+
+        def holds(batch: int) -> bool:
             doubt = min(m.shift_sd(r.batch, r.context, batch, self.context) for r in self.records)
             spare = MARGIN * self.target_s - offset - m.decode_s(batch, self.context) - doubt
-            if spare <= 0.0:
-                continue
-            tail = (
-                sum(r.tokens * _grown(r, batch) * self._prefill_beyond(r, spare) for r in self.records)
-                / total
-            )
-            if tail <= allowed:
-                return batch
-        return low
+            tail = sum(r.tokens * _grown(r, batch) * self._prefill_beyond(r, spare) for r in self.records)
+            return spare > 0.0 and tail / total <= allowed
+
+        return _last(low, high, holds)
 
     def aim(self) -> float:
         """The figure to aim at, so that windows of JUDGED_S hold with the wanted confidence."""
@@ -211,12 +215,17 @@ class Predictor:
             f = self.figure(batch, sigmas, margin)
             return f.ratio + sigmas * f.error <= limit
 
-        if high <= low or holds(high):
-            return max(low, high)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        return low
+        return _last(low, high, holds)
+
+
+def _last(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The largest number in [low, high] for which `holds`, which must be monotone; low if none."""
+    if high <= low or holds(high):
+        return max(low, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def _grown(r: Record, batch: float) -> float:

@@ -59,8 +59,6 @@ class PodFacts:
     running: int
     limited: bool
     draining: bool
-    moved: str
-    """The rule that moved the cap this tick; empty when none did."""
     predictor: Predictor | None
     record: Record | None
     recent: tuple[Record, ...]
@@ -312,7 +310,6 @@ def _facts(
     low, high = bounds(ctx.limits, w.last)
     view, result = moved if moved is not None else (None, None)
     running = max(e.running for e in w.last.engines)
-    fired = "" if result is None else next((v.rule for v in result.trail if v.fired), "")
     cap = pod.cap if result is None else result.cap
     return PodFacts(
         name=w.pod,
@@ -327,7 +324,6 @@ def _facts(
         running=running,
         limited=view.limited if view is not None else False,
         draining=view.draining if view is not None else False,
-        moved=fired,
         predictor=predictor,
         record=record,
         recent=pod.history.recent,

@@ -188,8 +188,7 @@ def _down(state: DemandState, facts: Facts) -> tuple[int, str]:
 
 
 def relief(before: float, state: DemandState, facts: Facts, dt: float) -> float:
-    """How far the ITL target is stretched where the queue objective has precedence and replicas cannot "
-    "help."""
+    """How far the ITL target is stretched: where the queue has precedence and no replica can help."""
     wanted = facts.objective.queue_s
     if not facts.queue_first or wanted is None or facts.objective.itl_s is None:
         return 1.0

@@ -216,6 +216,8 @@ def _infeasible(facts: Facts, _: DemandState) -> Finding | str:
             continue
         if not _misses(p, pod.low) or p.figure(pod.low, -2.0).ratio <= 1.0:
             continue
+        if p.quantile is not None and model.decode_s(pod.low, p.context) <= 0.9 * p.target_s:
+            continue  # the steps would do; what breaks the tail is another cause
         single, least = model.decode_s(1.0, p.context), ms_at_least(reachable_s(p, pod.low))
         return Finding(
             Cause.SLO_INFEASIBLE,
