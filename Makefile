@@ -12,11 +12,11 @@ UV_VERSION := 0.13.9
 UV := $(LLAMASERVER_CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
 NODE := python3 e2e/cluster
-TYPED := operator/llamaserver images/tuner/llamaserver_tuner e2e/demo e2e/cluster
+TYPED := operator/llamaserver images/tuner/llamaserver_tuner images/engine-sim/llamaserver_engine_sim e2e/bench e2e/demo e2e/cluster
 
 .PHONY: help
 help: ## Show what can be made.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- environments -------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ $(UV):
 venv: .venv/.stamp ## The project's own environment, from the lock file.
 
 .PHONY: binaries
-binaries: ## Build (or find in the cache) Kubernetes, etcd, CoreDNS and Helm.
+binaries: ## Build (or find in the cache) Kubernetes, etcd, CoreDNS, Helm and kubeconform.
 	@$(NODE) build
 
 .PHONY: engine
@@ -47,7 +47,7 @@ engine: ## Install (or find in the cache) vLLM for the CPU.
 
 .PHONY: lock
 lock: | $(UV) ## Renew the lock files from pyproject.toml.
-	@for extra in "requirements.lock" "requirements-dev.lock --group dev"; do set -- $$extra; out=$$1; shift; \
+	@for extra in "requirements.lock --extra prometheus" "requirements-dev.lock --group dev"; do set -- $$extra; out=$$1; shift; \
 	  $(UV) pip compile pyproject.toml "$$@" --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	    --no-emit-find-links --custom-compile-command "make lock" -q -o $$out; done
 
@@ -86,7 +86,16 @@ demo: venv ## The main job: overload a real vLLM and watch the objective being h
 	@if [ "$(CLUSTER)" = own ]; then $(NODE) up; fi
 	@cd e2e && ../$(PYTHON) -m demo --cluster $(CLUSTER) --output ../build/demo
 
+.PHONY: bench-engine
+bench-engine: venv ## The law beside the best fixed settings, on a real vLLM; an hour. BENCH="--help" says what else it can do.
+	@cd e2e && exec ../$(PYTHON) -m bench $(BENCH)
+
+.PHONY: bench-control
+bench-control: venv ## The law beside other policies, in simulation; half an hour. SCENARIOS=S1 for some, BENCH="--help" for more.
+	@PYTHONPATH=operator:tests $(PYTHON) tests/control/bench.py $(filter-out e2e,$(SCENARIOS)) $(BENCH)
+
 .PHONY: e2e
 e2e: venv ## The end-to-end scenarios, on the cluster of `make cluster`. SCENARIOS=FILES for some of them.
+	@$(NODE) build flux keda
 	@$(NODE) up
-	@$(PYTHON) -m pytest $(SCENARIOS) -v
+	@$(PYTHON) -m pytest --timeout 1200 $(SCENARIOS) -v
