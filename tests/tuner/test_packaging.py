@@ -29,6 +29,24 @@ def test_the_staged_folder_is_an_installed_distribution(tmp_path: Path) -> None:
         "llamaserver_tuner_http",
         "llamaserver_tuner_stats",
     }
-    source = {path.name for path in (TUNER / "llamaserver_tuner").glob("*.py")}
-    assert {path.name for path in (tmp_path / "llamaserver_tuner").glob("*.py")} == source
+    assert modules(tmp_path) == modules(TUNER)
     assert not project["dependencies"]
+
+
+def modules(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in (folder / "llamaserver_tuner").rglob("*.py")}
+
+
+def test_the_download_needs_nothing_but_python(tmp_path: Path) -> None:
+    """As in an engine's image: the staged folder on PYTHONPATH, and no packages."""
+    subprocess.run([sys.executable, TUNER / "stage.py", tmp_path], check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "llamaserver_tuner.download", "--help"],
+        env={"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--repository" in done.stdout

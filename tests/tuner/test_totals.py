@@ -29,13 +29,14 @@ def finished(reason: str, tokens: int, **changes: Any) -> Any:
         "num_generation_tokens": tokens,
         "queued_time": 0.5,
         "mean_time_per_output_token": 0.02,
+        "max_tokens_param": 100,
     }
     return SimpleNamespace(**{**attributes, **changes})
 
 
-def collected(*steps: Any) -> dict[str, Any]:
+def collected(*steps: Any, longest: int | None = None) -> dict[str, Any]:
     here = Collected()
-    here.start([0])
+    here.start([0], longest)
     for one in steps:
         here.add(0, one)
     return here.engines[0].to_json()
@@ -64,6 +65,27 @@ def test_finished_requests_are_counted_by_reason_and_only_what_they_measured() -
     assert (got["prompt_tokens_finished"], got["generation_tokens_finished"]) == (40, 15)
     # One token has no time per output token; a request that produced none was perhaps never scheduled.
     assert (got["tpot"]["count"], got["queue"]["count"]) == (2, 3)
+
+
+def bounded(got: dict[str, Any]) -> list[int | None]:
+    names = ("bounded_finished", "max_tokens_bounded_finished", "generation_tokens_bounded_finished")
+    return [got[name] for name in names]
+
+
+def test_what_finished_requests_were_allowed_counts_where_it_says_something() -> None:
+    """Prompts of 10 in a model of 200 tokens: to be allowed 190 is to be allowed everything."""
+    done = [finished("stop", 5, max_tokens_param=most) for most in (100, 189, 190, 4096, None)]
+    assert bounded(collected(step(finished_requests=done), longest=200)) == [2, 289, 10]
+    assert bounded(collected(step(finished_requests=done))) == [4, 100 + 189 + 190 + 4096, 20]
+    assert bounded(collected(step())) == [0, 0, 0]
+
+
+def test_a_release_that_does_not_tell_what_was_allowed_loses_that_alone() -> None:
+    silent = finished("stop", 5)
+    del silent.max_tokens_param
+    got = collected(step(finished_requests=[silent, finished("stop", 5)]))
+    assert bounded(got) == [None, None, None]
+    assert got["generation_tokens_finished"] == 10
 
 
 def test_statistics_that_changed_end_the_collection_and_say_so() -> None:

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from server import SNAPSHOT, Load, Server, Signer, serving
+from server import SNAPSHOT, Server, Signer, load, serving
 
-WORDS = (16, 32, 64, 128)
-TOKENS = (60, 200)
+PROMPT = (16, 128)
+OUTPUT = (60, 200)
 STREAMS = 40
 SETTLE_S = 10.0
 WINDOW_S = 8.0
@@ -61,7 +61,7 @@ def wait_for_drain(server: Server, cap: int, seconds: float = 60.0) -> bool:
 
 def retune_under_load(server: Server, key: str = "") -> None:
     """Move the cap and the budget with 40 streams running; no stream may notice more than its latency."""
-    load = Load(server.port, STREAMS, WORDS, TOKENS, key)
+    traffic = load(server, STREAMS, PROMPT, OUTPUT, key)
     time.sleep(SETTLE_S)
     windows: list[tuple[str, float, float]] = []
     first = server.whole_snapshot()
@@ -76,20 +76,21 @@ def retune_under_load(server: Server, key: str = "") -> None:
             "read back from the scheduler", in_force(server) == (cap or 32, budget or 2048), in_force(server)
         )
         time.sleep(2)
-        windows.append((f"cap {cap} budget {budget}", time.time(), time.time() + WINDOW_S))
+        now = time.perf_counter()
+        windows.append((f"cap {cap} budget {budget}", now, now + WINDOW_S))
         time.sleep(WINDOW_S)
     last = server.whole_snapshot()
-    seen = load.stop()
+    seen = traffic.stop()
     medians = {}
     for name, start, end in windows:
-        latencies = sorted(itl for at, itl in seen["events"] if start <= at < end)
+        latencies = sorted(seconds for _, seconds, _ in seen.between(start, end)[0])
         medians[name] = 1e3 * statistics.median(latencies)
         p99 = 1e3 * latencies[int(0.99 * len(latencies))]
         rate = len(latencies) / WINDOW_S
         print(f"       {name}: ITL p50 {medians[name]:.1f} ms, p99 {p99:.1f} ms, {rate:.0f} tokens/s")
     full, small = medians["cap 32 budget None"], medians["cap 4 budget None"]
     check("a small cap makes the tokens come faster", small < 0.7 * full, f"{full:.1f} -> {small:.1f} ms")
-    check("no stream was cut", seen["cut"] == 0, f"{seen['done']} streams complete")
+    check("no stream was cut", seen.cut == 0, f"{seen.done} streams complete")
     check(
         "no sequence was preempted", last["engines"][0]["preemptions"] == first["engines"][0]["preemptions"]
     )
@@ -176,7 +177,7 @@ def rotated_key(server: Server, folder: Path) -> None:
 def hung_engine(server: Server, key: str = "") -> None:
     """The engine core is stopped: the API server answers, says so, and what came too late stays without
     effect."""
-    load = Load(server.port, 8, WORDS, TOKENS, key)
+    traffic = load(server, 8, PROMPT, OUTPUT, key)
     time.sleep(3)
     generation = server.engine()["generation"]
     core = server.child("EngineCore")
@@ -202,7 +203,7 @@ def hung_engine(server: Server, key: str = "") -> None:
     held = engine["generation"] == generation and engine["max_num_active_seqs"] == 32
     check("what came too late is not applied", held, (engine["generation"], engine["retunes"]))
     check("the engine takes changes again", server.put(30, None)[0] == 200)
-    check("no stream was cut by the pause", load.stop()["cut"] == 0)
+    check("no stream was cut by the pause", traffic.stop().cut == 0)
     server.put(None, None)
 
 

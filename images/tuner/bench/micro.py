@@ -18,6 +18,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from llamaserver_tuner.engine import EngineTuner
+from llamaserver_tuner.scheduler import SchedulerPort
 from llamaserver_tuner.stats import TunerStatLogger
 
 BATCHES = (1, 32, 256)
@@ -70,13 +71,13 @@ def best(work: Any) -> float:
 
 def engine_core(batch: int, prefill: int, leased: bool = True) -> float:
     """Return the cost of one step in the engine core, with a lease and a budget in force."""
-    tuner = EngineTuner(scheduler(batch), 0)
+    tuner = EngineTuner(SchedulerPort(scheduler(batch)), 0)
     if leased:
         tuner.setpoints.budget, tuner.setpoints.lease_until = 600, time.monotonic() + 3600
     output = step(batch, prefill)
 
     def work() -> None:
-        tuner._guard(tuner._before_step)
+        tuner._guard(tuner.before_step)
         tuner._guard(tuner._after_step, output)
 
     return best(work)

@@ -26,7 +26,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server import PLUGINS, Load, Server, serving
+from server import PLUGINS, Server, load, serving
 
 HERE = Path(__file__).resolve().parent
 BATCH = 32
@@ -128,11 +128,11 @@ def main() -> None:
         stage_probe(folder / "plugin")
         plugins = {"VLLM_PLUGINS": f"{PLUGINS},probe_engine,probe_http"}
         with serving(arguments.vllm_python, arguments.model, folder, environment=plugins) as server:
-            load = Load(server.port, BATCH + 8, [16, 32], (600, 900))
+            traffic = load(server, BATCH + 8, (16, 32), (600, 900))
             time.sleep(15)
             print(f"measuring for {arguments.minutes:g} min", flush=True)
             blocks = measure(server, 60 * arguments.minutes)
-            load.stop()
+            traffic.stop()
     result = {**overhead(blocks), "microseconds_per_step": own}
     # The other measure of the same: the work itself, against a step of 10 ms at the largest batch.
     result["engine_core_share_of_10_ms_at_256"] = own["engine_core_decode"]["256"] / 10_000

@@ -6,7 +6,7 @@ effect with the next step; it is also answered when the engine is idle or paused
 methods of this scheduler object (not of its class): `schedule` for the lease and the budget,
 `update_from_output` for the step meter, `add_request` to count arrivals. vLLM may load a general plugin
 several times in one process and in processes without an engine; registering is idempotent and touches nothing
-but the class.
+but the class, and vLLM's log for the last words of a process that ends.
 
 Whatever fails in here must not fail the engine. An error in the tuner's own work is logged once, the
 scheduler gets its own methods and its start values back, and from then on the tuner reports `TunerFailed` and
@@ -24,6 +24,7 @@ from typing import Any
 from uuid import uuid4
 
 from llamaserver_tuner.digest import Digest
+from llamaserver_tuner.lastwords import listen
 from llamaserver_tuner.meter import StepMeter
 from llamaserver_tuner.scheduler import SchedulerPort, shape_of
 from llamaserver_tuner.setpoints import BUDGET, CAP, Refusal, Setpoints, parse_change
@@ -50,6 +51,7 @@ def boot_id() -> str:
 def register() -> None:
     """Entry point of `vllm.general_plugins`. Never raises: vLLM would not start."""
     boot_id()
+    listen()
     try:
         from vllm.v1.engine.core import EngineCore  # type: ignore[import-not-found]
 
@@ -77,8 +79,8 @@ def _answer(core: Any, ask: Callable[[EngineTuner], dict[str, Any]]) -> str:
         return json.dumps({"engine": index, "failed": tuner})
     if tuner is None:
         try:
-            tuner = EngineTuner(core.scheduler, index)
-            tuner.attach()
+            tuner = EngineTuner(SchedulerPort(core.scheduler), index)
+            tuner.attach(core.scheduler)
         except Exception as error:
             # Said once and kept: a scheduler that is not understood will not be at the next reading either.
             logger.exception("the tuner cannot work in engine %d", index)
@@ -96,23 +98,21 @@ def _answer(core: Any, ask: Callable[[EngineTuner], dict[str, Any]]) -> str:
 class EngineTuner:
     """The tuner of one engine core. The engine core's thread is the only one in here."""
 
-    def __init__(self, scheduler: Any, index: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Look at `scheduler`; nothing is changed before `attach`. `clock` is in seconds, monotonic."""
+    def __init__(self, port: SchedulerPort, index: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is changed before `attach`. `clock` is in seconds, monotonic."""
         self.index = index
-        self.port = SchedulerPort(scheduler)
-        self.setpoints = Setpoints(self.port.limits)
+        self.port = port
+        self.setpoints = Setpoints(port.limits)
         self.meter = StepMeter()
         self.queue = Digest()
         self.arrived = 0
         self.preemptions = 0
         self.active = True
         self.failed = ""
-        self._scheduler = scheduler
         self._clock = clock
 
-    def attach(self) -> None:
+    def attach(self, scheduler: Any) -> None:
         """Put the wrappers on the scheduler object. They stay; without `active` they only pass through."""
-        scheduler = self._scheduler
         # All three are looked up before the first is replaced: a scheduler is wrapped whole or not at all.
         add_request, schedule, update = (
             scheduler.add_request,
@@ -145,6 +145,7 @@ class EngineTuner:
         if not self.failed:
             state["steps"] = self.meter.to_json()
             state["queue"] = self.queue.to_json()
+            state["lengths"] = self.port.lengths()
         return state
 
     def apply(self, body: str, not_after: float) -> dict[str, Any]:
@@ -232,7 +233,8 @@ class EngineTuner:
                 self.setpoints.budget,
             )
 
-    def _before_step(self) -> None:
+    def before_step(self) -> None:
+        """Note that a step begins, end a lease that is over, and make the budget what the step needs."""
         now = self._clock()
         self.meter.scheduled(int(now * 1e6))
         if self.setpoints.lease_until is not None:
@@ -253,7 +255,7 @@ class EngineTuner:
 
     def _leased(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
         def schedule_with_lease(*args: Any, **kwargs: Any) -> Any:
-            self._guard(self._before_step)
+            self._guard(self.before_step)
             output = schedule(*args, **kwargs)
             if output.scheduled_new_reqs:
                 self._guard(self._after_admission, output)

@@ -18,22 +18,27 @@ RESULTS = ("applied", "expired", "rejected", "unauthorized", "failed")
 class TunerMetrics:
     """Gauges of what is in force and a counter of what became of changes."""
 
-    def __init__(self, counts_expiry: bool = True) -> None:
-        """Register the metrics. `counts_expiry`: every process sees every lease end, and one of them
-        counts it."""
-        from prometheus_client import Counter, Gauge
+    def __init__(self, counts_expiry: bool = True, registry: Any = None) -> None:
+        """Register the metrics, in the process's own registry unless told. `counts_expiry`: every process
+        sees every lease end, and one of them counts it."""
+        from prometheus_client import REGISTRY, Counter, Gauge
 
+        registry = REGISTRY if registry is None else registry
         self._counts_expiry = counts_expiry
         self._expired_seen: dict[int, int] = {}
         self._gauges = {
-            name: Gauge(f"llamaserver_{name}", text, ["engine"], multiprocess_mode="mostrecent")
+            name: Gauge(
+                f"llamaserver_{name}", text, ["engine"], multiprocess_mode="mostrecent", registry=registry
+            )
             for name, text in (
                 (CAP, "Admission cap in force: how many sequences the scheduler lets run at once."),
                 ("max_num_seqs", "Sequences the engine was started for: the ceiling of the admission cap."),
                 (BUDGET, "Token budget of one step in force."),
             )
         }
-        self._retunes = Counter("llamaserver_retunes", "Live changes by what became of them.", ["result"])
+        self._retunes = Counter(
+            "llamaserver_retunes", "Live changes by what became of them.", ["result"], registry=registry
+        )
         for result in RESULTS:
             self._retunes.labels(result)
 

@@ -18,7 +18,8 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from llamaserver_tuner.meter import StepShape
@@ -28,6 +29,10 @@ _KNOWN_CLASSES = {
     "vllm.v1.core.sched.scheduler.Scheduler",
     "vllm.v1.core.sched.async_scheduler.AsyncScheduler",
 }
+_UNPAUSED = "UNPAUSED"
+"""`PauseState` of an engine that nobody told to stand still."""
+WAITING_LOOKED_AT = 256
+"""How many waiting requests are looked at for their lengths: a queue may hold a hundred thousand."""
 _QUEUED = 1
 """`EngineCoreEventType.QUEUED`: the event a request gets when it enters the scheduler."""
 
@@ -117,7 +122,8 @@ class SchedulerPort:
         `waiting` is every request that waits, like vLLM's `num_requests_waiting`; `waiting_deferred` is the
         part of it that waits for something else than room: an adapter slot, a KV transfer, a grammar, more
         input. `waiting_for_streaming_input` is the part of both that keeps its place under the admission cap:
-        sessions that paused for more input.
+        sessions that paused for more input. `paused` says that somebody told the engine to schedule nothing,
+        or nothing new.
         """
         scheduler = self._scheduler
         running, waiting = scheduler.get_request_counts()
@@ -127,8 +133,27 @@ class SchedulerPort:
             "waiting": waiting,
             "waiting_deferred": len(deferred),
             "waiting_for_streaming_input": int(getattr(scheduler, "num_waiting_for_streaming_input", 0)),
+            "paused": getattr(getattr(scheduler, "pause_state", None), "name", _UNPAUSED) != _UNPAUSED,
+            "max_model_len": getattr(scheduler, "max_model_len", None),
             "kv": self._kv(),
         }
+
+    def lengths(self) -> dict[str, Any] | None:
+        """Return how long the requests are that run now and that wait at the front of the queue; None where
+        this release's requests do not tell.
+
+        `bounded` are those whose `max_tokens` says something. vLLM gives everybody one: who asked for none
+        may generate up to the model's length, and so does who asked for more than that; they are `unbounded`.
+        """
+        scheduler = self._scheduler
+        try:
+            # Those that hold blocks, and preempted ones, come first and are looked at first.
+            queues = (getattr(scheduler, "kv_holding_waiting", ()), scheduler.waiting)
+            front = islice(chain.from_iterable(map(_in_order, queues)), WAITING_LOOKED_AT)
+            longest = scheduler.max_model_len
+            return {"running": _lengths(scheduler.running, longest), "waiting": _lengths(front, longest)}
+        except (AttributeError, TypeError):
+            return None
 
     def queue_times(self, output: Any) -> Iterator[float]:
         """Yield how long (seconds) each request waited that this step admitted for the first time."""
@@ -154,6 +179,30 @@ class SchedulerPort:
             # Blocks times block size is not it where layers of several kinds share the pool.
             "capacity_tokens": getattr(self._scheduler.cache_config, "kv_cache_size_tokens", None),
         }
+
+
+def _in_order(queue: Any) -> Iterable[Any]:
+    """A waiting queue as it can be looked at without copying and sorting all of it: a priority queue's heap
+    has its first members near the front."""
+    heap: Iterable[Any] = getattr(queue, "_heap", queue)
+    return heap
+
+
+def _lengths(requests: Iterable[Any], longest: int) -> dict[str, dict[str, int]]:
+    """Return sums of tokens over bounded and unbounded requests; `longest` is the model's length."""
+    sums = {True: [0, 0, 0, 0], False: [0, 0, 0, 0]}
+    for request in requests:
+        prompt, most = request.num_prompt_tokens, request.max_tokens
+        of = sums[prompt + most < longest]
+        of[0] += 1
+        of[1] += prompt
+        of[2] += request.num_output_tokens
+        of[3] += min(most, longest)  # some routes take any number from a client
+    names = ("requests", "prompt_tokens", "generated_tokens", "max_tokens")
+    return {
+        kind: dict(zip(names, sums[bounded], strict=True))
+        for kind, bounded in (("bounded", True), ("unbounded", False))
+    }
 
 
 def _cap(scheduler: Any) -> int:
@@ -211,6 +260,9 @@ def _budget_obstacle(scheduler: Any) -> str:
     if not getattr(config, "enable_chunked_prefill", False):
         # A prompt longer than the budget would never be admitted, and it holds up all behind it.
         return "ChunkedPrefillOff"
+    if getattr(config, "long_prefill_token_threshold_adaptive", False):
+        # What one long prompt may take before the decodes behind it changes with their number.
+        return "AdaptivePrefillThreshold"
     if getattr(config, "is_multimodal_model", False) and getattr(config, "disable_chunked_mm_input", False):
         # As above, for an image or a sound that may not be split.
         return "MultimodalItemsNotChunked"

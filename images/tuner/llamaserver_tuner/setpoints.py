@@ -144,12 +144,11 @@ class Setpoints:
         """Return the budget for a step with `running` sequences.
 
         While a lowered cap drains, more sequences run than the cap says, and a budget made for the cap would
-        starve the tail of them: until they are gone, it is lifted to what they need. A law that sets the
-        budget for each step belongs here: the engine asks before every step.
+        starve the tail of them, and prompts: until they are gone, it is lifted by what they need. A law that
+        sets the budget for each step belongs here: the engine asks before every step.
         """
-        if self.budget >= self.limits.start_budget:
-            return self.limits.start_budget
-        return max(self.budget, self.limits.min_budget(running))
+        beyond = max(0, running - self.cap) * self.limits.tokens_per_seq
+        return min(self.limits.start_budget, self.budget + beyond)
 
     def remaining(self, now: float) -> float | None:
         """Return the seconds until the lease ends, or None without a lease."""

@@ -19,8 +19,9 @@ logger = logging.getLogger("vllm.llamaserver_tuner")
 class TunerStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
     """Entry point of `vllm.stat_logger_plugins`: one object for all engines of this API server."""
 
-    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:  # noqa: ARG002 - vLLM's signature
-        COLLECTED.start(list(engine_indexes))
+    def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
+        longest = getattr(getattr(vllm_config, "model_config", None), "max_model_len", None)
+        COLLECTED.start(list(engine_indexes), longest)
 
     def record(
         self,

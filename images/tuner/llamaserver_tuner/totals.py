@@ -17,7 +17,8 @@ class RequestTotals:
     """Cumulative figures of one engine's requests. One thread writes and reads: the API server's event
     loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int | None = None) -> None:
+        """`longest` is the model's length in tokens; None where it is not known."""
         self.itl = Digest()
         self.tpot = Digest()
         self.ttft = Digest()
@@ -28,6 +29,10 @@ class RequestTotals:
         self.finished = dict.fromkeys(_REASONS, 0)
         self.prompt_tokens_finished = 0
         self.generation_tokens_finished = 0
+        self.bounded: list[int] | None = [0, 0, 0]
+        """Finished requests whose `max_tokens` says something: how many, what they were allowed, and what
+        they generated. None when this release does not tell."""
+        self._longest = longest
 
     def add(self, stats: Any) -> None:
         """Add the `IterationStats` of one step."""
@@ -46,13 +51,30 @@ class RequestTotals:
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.prompt_tokens_finished += request.num_prompt_tokens
         self.generation_tokens_finished += request.num_generation_tokens
+        self._add_bounded(request)
         if request.num_generation_tokens:
             self.queue.add(request.queued_time)
         if request.num_generation_tokens > 1:
             self.tpot.add(request.mean_time_per_output_token)
 
+    def _add_bounded(self, request: Any) -> None:
+        """Who asked for no limit was given the rest of the model's length, which says nothing."""
+        if self.bounded is None:
+            return
+        try:
+            most: int | None = request.max_tokens_param
+        except AttributeError:
+            self.bounded = None
+            return
+        if most is None or (self._longest is not None and request.num_prompt_tokens + most >= self._longest):
+            return
+        self.bounded[0] += 1
+        self.bounded[1] += most
+        self.bounded[2] += request.num_generation_tokens
+
     def to_json(self) -> dict[str, Any]:
         """Return the form of the snapshot."""
+        finished, allowed, generated = self.bounded or (None, None, None)
         return {
             "itl": self.itl.to_json(),
             "tpot": self.tpot.to_json(),
@@ -65,6 +87,9 @@ class RequestTotals:
             "finished": dict(self.finished),
             "prompt_tokens_finished": self.prompt_tokens_finished,
             "generation_tokens_finished": self.generation_tokens_finished,
+            "bounded_finished": finished,
+            "max_tokens_bounded_finished": allowed,
+            "generation_tokens_bounded_finished": generated,
         }
 
 
@@ -74,11 +99,13 @@ class Collected:
     def __init__(self) -> None:
         self.engines: dict[int, RequestTotals] = {}
         self.reason = "StatLoggerMissing"
+        self._longest: int | None = None
 
-    def start(self, engines: list[int]) -> None:
-        """Begin to collect for these engines."""
+    def start(self, engines: list[int], longest: int | None = None) -> None:
+        """Begin to collect for these engines, of a model of that length (tokens; None if it is not known)."""
+        self._longest = longest
         for engine in engines:
-            self.engines.setdefault(engine, RequestTotals())
+            self.engines.setdefault(engine, RequestTotals(longest))
         self.reason = ""
 
     def add(self, engine: int, stats: Any) -> None:
@@ -88,7 +115,7 @@ class Collected:
         try:
             totals = self.engines.get(engine)
             if totals is None:
-                totals = self.engines[engine] = RequestTotals()
+                totals = self.engines[engine] = RequestTotals(self._longest)
             totals.add(stats)
         except Exception:
             self.reason = "StatisticsChanged"

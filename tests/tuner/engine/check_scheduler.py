@@ -10,31 +10,10 @@ import unittest
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType
-from vllm.v1.utils import compute_iteration_details
 
-from harness import Clock, Loop, make_config, make_request, make_scheduler
-from llamaserver_tuner.engine import EngineTuner
-from llamaserver_tuner.scheduler import SchedulerPort, shape_of
+from harness import Clock, Loop, both, make_config, make_request, make_scheduler, put, tuned
+from llamaserver_tuner.scheduler import SchedulerPort
 from llamaserver_tuner.setpoints import BUDGET, CAP
-
-FAR = time.time() + 3600
-
-
-def tuned(scheduler: Any, clock: Clock | None = None) -> EngineTuner:
-    tuner = EngineTuner(scheduler, 0, clock or Clock())
-    tuner.attach()
-    return tuner
-
-
-def put(tuner: EngineTuner, cap: int | None, budget: int | None = None, lease: float = 60) -> dict[str, Any]:
-    body = {CAP: cap, BUDGET: budget, "generation": tuner.setpoints.generation + 1, "lease_seconds": lease}
-    return tuner.apply(json.dumps(body), FAR)
-
-
-def both(**config: Any) -> list[Scheduler]:
-    """The synchronous and the asynchronous scheduler."""
-    return [make_scheduler(make_config(asynchronous=kind, **config)) for kind in (False, True)]
 
 
 class Cap(unittest.TestCase):
@@ -158,6 +137,63 @@ class Budget(unittest.TestCase):
         loop.drain()
 
 
+class BothKnobs(unittest.TestCase):
+    """The laws of a cap and a budget that move together, for any order of changes."""
+
+    CHUNK = 8
+    """The least that the operator leaves prefill beside the cap's decodes."""
+
+    def test_decodes_never_wait_prompts_get_on_and_the_start_values_come_back(self) -> None:
+        for seed in range(6):
+            for scheduler in both(seqs=16):
+                with self.subTest(f"{type(scheduler).__name__}, seed {seed}"):
+                    self.walk(scheduler, random.Random(seed))
+
+    def walk(self, scheduler: Scheduler, rng: random.Random) -> None:
+        clock = Clock()
+        tuner, loop = tuned(scheduler, clock), Loop(scheduler)
+        sizes = {f"r{i}": (rng.randint(1, 300), rng.randint(2, 80)) for i in range(60)}
+        for name, (prompt, output) in sizes.items():
+            scheduler.add_request(make_request(name, prompt, output))
+        for number in range(400):
+            if number % 7 == 0:
+                cap = rng.randint(1, 16)
+                budget = rng.choice([None, cap + self.CHUNK, min(512, cap + rng.randint(8, 400))])
+                self.assertNotIn("error", put(tuner, cap, budget, lease=30))
+            if not scheduler.has_requests():
+                break
+            self.step(scheduler, loop)
+        clock.now += 31
+        sizes["last"] = (10, 2)
+        scheduler.add_request(make_request("last", *sizes["last"]))
+        loop.step()
+        restored = scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens
+        self.assertEqual(restored, (16, 512))
+        loop.drain()
+        self.assertEqual(loop.tokens, {name: output for name, (_, output) in sizes.items()})
+        self.assertEqual(tuner.preemptions, 0)
+
+    def step(self, scheduler: Scheduler, loop: Loop) -> None:
+        decoding = {r.request_id for r in scheduler.running if not r.is_prefill_chunk and self.wants(r)}
+        prefilling = [r for r in scheduler.running if r.num_computed_tokens < r.num_prompt_tokens]
+        width = len(scheduler.running)
+        output = scheduler.schedule()
+        given = output.num_scheduled_tokens
+        self.assertLessEqual(decoding, set(given))
+        self.assertLessEqual(output.total_num_scheduled_tokens, scheduler.max_num_scheduled_tokens)
+        self.assertLessEqual(len(scheduler.running), max(width, scheduler.max_num_active_reqs))
+        if prefilling and width <= scheduler.max_num_active_reqs:
+            # No cap is being drained: the first prompt in line gets its share of every step.
+            self.assertGreater(given.get(prefilling[0].request_id, 0), 0)
+        loop.submit(output)
+
+    @staticmethod
+    def wants(request: Any) -> bool:
+        """Whether another token is due: under asynchronous scheduling the last ones are under way already."""
+        ahead = getattr(request, "num_output_placeholders", 0)
+        return bool(request.num_output_tokens + ahead < request.max_tokens)
+
+
 class Lease(unittest.TestCase):
     def test_an_idle_engine_is_back_at_its_start_when_somebody_looks(self) -> None:
         scheduler = make_scheduler(make_config(seqs=16))
@@ -238,130 +274,6 @@ class WhatIsLive(unittest.TestCase):
         self.assertEqual(SchedulerPort(scheduler).limits.min_budget(4), 34)
 
 
-class Meter(unittest.TestCase):
-    def test_a_step_is_described_as_vllm_describes_it(self) -> None:
-        """Random traffic, with chunked prompts, short outputs and a KV cache too small for it."""
-        for seed in range(4):
-            scheduler = make_scheduler(make_config(asynchronous=seed % 2 == 1, tokens=96), blocks=60)
-            choose, loop, preempted, new, compared = random.Random(seed), Loop(scheduler), 0, 0, 0
-            tuner = tuned(scheduler)
-            for turn in range(300):
-                if choose.random() < 0.25 and turn < 250:
-                    request = make_request(f"r{turn}", choose.randint(2, 200), choose.randint(1, 60))
-                    scheduler.add_request(request)
-                    new += 1
-                if not scheduler.has_requests():
-                    continue
-                scheduled = scheduler.schedule()
-                kv = sum(
-                    scheduler.requests[name].num_computed_tokens for name in scheduled.num_scheduled_tokens
-                )
-                resumed = any(
-                    scheduler.requests[name].num_preemptions for name in scheduled.num_scheduled_tokens
-                )
-                preempted += len(scheduled.preempted_req_ids)
-                shape, details = shape_of(scheduled), compute_iteration_details(scheduled)
-                loop.submit(scheduled)
-                if shape is None:
-                    self.assertEqual(scheduled.total_num_scheduled_tokens, 0)
-                    continue
-                self.assertEqual(shape.kv_tokens, kv)
-                total = scheduled.total_num_scheduled_tokens
-                self.assertEqual(shape.decoding + shape.prefill_tokens, total)
-                self.assertEqual(shape.clean, not scheduled.preempted_req_ids)
-                # vLLM counts what is computed again after a preemption as generated, and a prompt's last
-                # chunk as prefill even if it is one token.
-                single = [n for n, tokens in scheduled.num_scheduled_tokens.items() if tokens == 1]
-                if not resumed and not any(is_prefill(scheduled, name) for name in single):
-                    compared += 1
-                    self.assertEqual(shape.decoding, details.num_generation_requests)
-                    self.assertEqual(shape.prefill_tokens, details.num_ctx_tokens)
-            loop.drain()
-            self.assertGreater(preempted, 0, "the traffic was meant to overfill the KV cache")
-            self.assertGreater(compared, 30)
-            self.assertEqual(tuner.preemptions, loop.events.count(EngineCoreEventType.PREEMPTED))
-            state = tuner.read()
-            self.assertEqual((state["arrived"], state["queue"]["count"]), (new, new))
-
-    def test_only_steps_with_a_predecessor_count(self) -> None:
-        scheduler = make_scheduler()
-        clock = Clock()
-        tuner, loop = tuned(scheduler, clock), Loop(scheduler)
-        for burst in range(3):
-            scheduler.add_request(make_request(f"r{burst}", 20, 6))
-            while scheduler.has_requests():
-                clock.now += 0.01
-                loop.step()
-            clock.now += 0.05
-        steps = tuner.read()["steps"]
-        self.assertEqual((steps["decode"]["n"], steps["mixed"]["n"], steps["skipped"]), (15, 0, 3))
-        self.assertAlmostEqual(steps["decode"]["y"], 15 * 10_000, delta=30)
-        self.assertEqual(steps["decode"]["B"], 15)
-        self.assertEqual(steps["decode"]["K"], 3 * sum(range(21, 26)))
-
-    def test_a_prompt_of_one_token_is_a_prefill(self) -> None:
-        scheduler = make_scheduler()
-        loop = Loop(scheduler)
-        for i in range(3):
-            scheduler.add_request(make_request(f"r{i}", 20, 10))
-        loop.step()
-        scheduler.add_request(make_request("one", 1, 10))
-        self.assertEqual(shape_of(loop.step()), (3, 3 * 21 + 1, 1, True))
-
-    def test_all_that_a_reset_of_the_cache_preempts_is_counted_and_admitted_once(self) -> None:
-        """One of them in the middle of its prompt; either of vLLM's model runners."""
-        for second_runner in (False, True):
-            scheduler = make_scheduler(make_config(tokens=64))
-            scheduler.use_v2_model_runner = second_runner
-            tuner, loop = tuned(scheduler), Loop(scheduler)
-            for i in range(3):
-                scheduler.add_request(make_request(f"r{i}", 25, 10))
-            loop.step()
-            scheduler.reset_prefix_cache(reset_running_requests=True)
-            loop.drain()
-            self.assertEqual((tuner.preemptions, tuner.queue.count, tuner.arrived), (3, 3, 3))
-
-    def test_a_further_turn_of_a_session_is_no_arrival(self) -> None:
-        scheduler = make_scheduler()
-        tuner = tuned(scheduler)
-        for _ in range(3):
-            scheduler.add_request(make_request("session", 20, 10, resumable=True))
-        self.assertEqual(tuner.arrived, 1)
-
-    def test_a_session_paused_for_more_input_is_told_apart(self) -> None:
-        scheduler = make_scheduler(make_config(seqs=4))
-        tuner, loop = tuned(scheduler), Loop(scheduler)
-        scheduler.add_request(make_request("session", 20, 3, resumable=True))
-        for _ in range(6):
-            loop.step()
-        state = tuner.read()
-        names = ("running", "waiting", "waiting_deferred", "waiting_for_streaming_input")
-        self.assertEqual([state[name] for name in names], [0, 1, 1, 1])
-
-    def test_the_cap_of_a_pipeline_is_not_live(self) -> None:
-        scheduler = make_scheduler()
-        scheduler.parallel_config.pipeline_parallel_size = 2
-        tuner = tuned(scheduler)
-        state = tuner.read()
-        self.assertEqual(state["pipeline_parallel_size"], 2)
-        self.assertEqual(state["live"], {CAP: "PipelineParallel", BUDGET: ""})
-        self.assertEqual(put(tuner, 4)["error"]["reason"], "NotWritable")
-        self.assertEqual(put(tuner, None, 256)[BUDGET], 256)
-
-    def test_gauges_are_the_schedulers_own(self) -> None:
-        scheduler = make_scheduler(make_config(seqs=4), blocks=101)
-        tuner, loop = tuned(scheduler), Loop(scheduler)
-        for i in range(7):
-            scheduler.add_request(make_request(f"r{i}", 40, 30))
-        loop.step()
-        state, stats = tuner.read(), scheduler.make_stats()
-        self.assertEqual((state["running"], state["waiting"], state["waiting_deferred"]), (4, 3, 0))
-        self.assertEqual(stats.num_waiting_reqs + stats.num_skipped_waiting_reqs, state["waiting"])
-        kv = state["kv"]
-        self.assertEqual((kv["block_size"], kv["num_blocks"], kv["used_blocks"]), (16, 100, 12))
-        self.assertAlmostEqual(kv["used_blocks"] / kv["num_blocks"], stats.kv_cache_usage)
-
-
 class Failure(unittest.TestCase):
     def setUp(self) -> None:
         logging.disable(logging.CRITICAL)
@@ -370,7 +282,7 @@ class Failure(unittest.TestCase):
         logging.disable(logging.NOTSET)
 
     def test_an_error_in_the_tuner_leaves_the_engine_as_it_was_started(self) -> None:
-        for broken in ("_before_step", "_after_step", "_after_admission", "_before_arrival"):
+        for broken in ("before_step", "_after_step", "_after_admission", "_before_arrival"):
             with self.subTest(broken):
                 scheduler = make_scheduler()
                 tuner, loop = tuned(scheduler), Loop(scheduler)
@@ -402,11 +314,6 @@ class Failure(unittest.TestCase):
 
 def boom(*_: Any) -> None:
     raise RuntimeError("boom")
-
-
-def is_prefill(scheduled: Any, name: str) -> bool:
-    new = any(request.req_id == name for request in scheduled.scheduled_new_reqs)
-    return new or scheduled.scheduled_cached_reqs.is_context_phase(name)
 
 
 if __name__ == "__main__":

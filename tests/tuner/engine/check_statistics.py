@@ -82,6 +82,18 @@ class Statistics(unittest.TestCase):
         self.assertAlmostEqual(got["itl"]["sum"], sum(front.latencies), places=9)
         self.assertEqual((got["tpot"]["count"], got["queue"]["count"]), (9, 10))
 
+    def test_what_requests_were_allowed_is_told_where_it_says_something(self) -> None:
+        """The model of the configuration is 2048 tokens long."""
+        logger = TunerStatLogger(make_config(), [0])
+        iteration = IterationStats()
+        for most in (100, 300, 2038, None):
+            state = RequestStateStats(num_generation_tokens=50)
+            iteration.update_from_finished_request(FinishReason.STOP, "r", 10, most, state)
+        logger.record(None, iteration)
+        got = self.collected.engines[0].to_json()
+        names = ("bounded_finished", "max_tokens_bounded_finished", "generation_tokens_bounded_finished")
+        self.assertEqual([got[name] for name in names], [2, 400, 100])
+
     def test_a_cached_prompt_is_told_from_a_computed_one(self) -> None:
         config = make_config()
         config.cache_config.enable_prefix_caching = True

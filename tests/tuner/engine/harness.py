@@ -31,9 +31,15 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from llamaserver_tuner.engine import EngineTuner
+from llamaserver_tuner.scheduler import SchedulerPort
+from llamaserver_tuner.setpoints import BUDGET, CAP
+
 logging.getLogger("vllm").setLevel(logging.CRITICAL)
 
 BLOCK = 16
+FAR = time.time() + 3600
+"""A deadline that no check lives to see."""
 _LLAMA = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -168,3 +174,19 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def tuned(scheduler: Any, clock: Clock | None = None) -> EngineTuner:
+    tuner = EngineTuner(SchedulerPort(scheduler), 0, clock or Clock())
+    tuner.attach(scheduler)
+    return tuner
+
+
+def put(tuner: EngineTuner, cap: int | None, budget: int | None = None, lease: float = 60) -> dict[str, Any]:
+    body = {CAP: cap, BUDGET: budget, "generation": tuner.setpoints.generation + 1, "lease_seconds": lease}
+    return tuner.apply(json.dumps(body), FAR)
+
+
+def both(**config: Any) -> list[Scheduler]:
+    """The synchronous and the asynchronous scheduler."""
+    return [make_scheduler(make_config(asynchronous=kind, **config)) for kind in (False, True)]
