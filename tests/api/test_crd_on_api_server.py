@@ -13,8 +13,9 @@ import yaml
 
 from llamaserver.api import Condition, ConditionType, Status, parse, set_condition
 from llamaserver.api.crd import crd
-from llamaserver.api.names import selector_text
+from llamaserver.api.names import selector_labels, selector_text
 from llamaserver.api.status import (
+    NOT_SEEN,
     Actuator,
     DecisionStatus,
     DiagnosisStatus,
@@ -154,11 +155,22 @@ def test_the_status_subresource_writes_no_spec_and_the_resource_no_status(
 ) -> None:
     minimal["metadata"]["namespace"] = namespace
     created = api_server.create({**minimal, "status": {"replicas": 7}})
-    assert "status" not in created.body
+    assert created.body["status"] == {"observedGeneration": NOT_SEEN}
     other = {**minimal, "spec": {**minimal["spec"], "suspend": True}, "status": {"replicas": 2}}
     applied = api_server.apply(other, "llamaserver-operator", subresource="status")
     assert applied.body["spec"] == minimal["spec"]
-    assert applied.body["status"] == {"replicas": 2}
+    assert applied.body["status"] == {"replicas": 2, "observedGeneration": NOT_SEEN}
+
+
+def test_a_resource_that_nobody_has_seen_is_not_taken_for_ready(
+    minimal: Object, api_server: Any, namespace: str
+) -> None:
+    """kstatus takes what has no status at all for ready, and an older observedGeneration for under way."""
+    minimal["metadata"]["namespace"] = namespace
+    api_server.create(minimal)
+    made = api_server.get(minimal).body
+    assert made["status"]["observedGeneration"] < made["metadata"]["generation"]
+    assert parse(made).status == Status(observed_generation=NOT_SEEN)
 
 
 def test_two_writers_of_conditions_do_not_overwrite_each_other(
@@ -252,17 +264,89 @@ class TestWhatPeopleSee:
         columns = dict(zip(header[1:-1], line[1:-1], strict=True))
         assert columns == {
             "READY": "True",
+            "STATUS": "Serving",
             "SLO": "False",
             "ITL": "41ms",
             "TARGET": "50ms",
-            "RUNNING": "118",
-            "WAITING": "3",
             "CAP": "96",
             "REPLICAS": "2",
             "DIAGNOSIS": "AtCapacity",
         }
+        wide = api_server.kubectl("get", "lls", "-n", namespace, "-o", "wide").stdout.splitlines()[0].split()
+        assert {"RUNNING", "WAITING", "BUDGET"} <= set(wide)
         by_category = api_server.kubectl("get", "llm", "-n", namespace, "-o", "name")
         assert by_category.stdout.split() == ["llamaserver.llamaserver.dev/chat"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_spec_that_a_revision_remembers_is_put_back_by_the_documented_command(
+    path: Path, api_server: Any, namespace: str
+) -> None:
+    obj = next(one for one in yaml.safe_load_all(path.read_text()) if one["kind"] == "LlamaServer")
+    obj["metadata"]["namespace"] = namespace
+    name = obj["metadata"]["name"]
+    labels = {"matchLabels": selector_labels(name)}
+    pods = {
+        "metadata": {"labels": selector_labels(name)},
+        "spec": {"containers": [{"name": "a", "image": "a"}]},
+    }
+    spec = json.dumps(parse(obj).spec.to_dict(), sort_keys=True, separators=(",", ":"))
+    annotations = {"llamaserver.dev/last-accepted-spec": spec}
+    old = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": f"{name}-old", "namespace": namespace, "annotations": annotations},
+        "spec": {"replicas": 0, "selector": labels, "template": pods},
+    }
+    assert api_server.create(old).status == 201
+    changed_since = {**obj, "spec": {**obj["spec"], "engine": {"image": "vllm/vllm-openai:broken"}}}
+    changed_since["spec"].pop("accelerator", None)
+    made = api_server.create(changed_since)
+    assert made.status == 201, made.message
+
+    query = "jsonpath={.metadata.annotations.llamaserver\\.dev/last-accepted-spec}"
+    read = api_server.kubectl("get", f"replicaset/{name}-old", "-n", namespace, "-o", query)
+    patch = f'[{{"op": "replace", "path": "/spec", "value": {read.stdout}}}]'
+    done = api_server.kubectl("patch", f"lls/{name}", "-n", namespace, "--type", "json", "-p", patch)
+    assert done.returncode == 0, done.stderr
+    assert parse(api_server.get(obj).body).spec == parse(obj).spec
+
+
+@pytest.mark.parametrize(
+    ("ready", "reason", "met", "cause"),
+    [
+        (True, "Serving", False, "PrefillInterference"),
+        (False, "ProgressDeadlineExceeded", None, "Idle"),
+        (False, "AcceleratorMemoryInUse", None, "Stalled"),
+    ],
+)
+def test_whether_it_is_well_and_if_not_why_fits_on_a_line(
+    ready: bool, reason: str, met: bool | None, cause: str, changed: Changed, api_server: Any, namespace: str
+) -> None:
+    name = "chat-in-production-8b"
+    obj = changed(
+        {
+            "metadata.namespace": namespace,
+            "metadata.name": name,
+            "spec.slo.interTokenLatency.target": "1.25s",
+        }
+    )
+    api_server.create(obj)
+    conditions = set_condition((), ConditionType.READY, ready, reason, "", generation=1, now=NOW)
+    conditions = set_condition(conditions, ConditionType.SLO_MET, met, "Why", "", generation=1, now=NOW)
+    status = Status(
+        conditions=conditions,
+        replicas=128,
+        observed=ObservedStatus(inter_token_latency=">=1.2s" if ready else None),
+        tuning=TuningStatus(num_seqs=1024),
+        diagnosis=DiagnosisStatus(cause=cause),
+    )
+    bare = {key: obj[key] for key in ("apiVersion", "kind", "metadata")}
+    assert api_server.apply({**bare, "status": status.to_dict()}, subresource="status").status == 200
+    lines = api_server.kubectl("get", "lls", "-n", namespace).stdout.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert reason in lines[1]
+    assert cause in lines[1]
 
 
 def test_the_crd_is_structural_and_its_names_are_taken(api_server: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llamaserver.api import effective, parse
-from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.api.enums import MetricsSource, Precedence, ScalingMode, Statistic, TuningMode
 
 Object = dict[str, Any]
 
@@ -23,6 +23,7 @@ def test_the_smallest_resource(minimal: Object) -> None:
     assert (resolved.min_replicas, resolved.max_replicas, resolved.replicas) == (1, 1, None)
     assert (resolved.startup_timeout.seconds, resolved.drain_timeout.seconds) == (1800, 120)
     assert resolved.precedence is Precedence.INTER_TOKEN_LATENCY
+    assert resolved.metrics_source is MetricsSource.ENGINE
 
 
 def test_an_objective_without_a_statistic_is_about_the_p95(changed: Callable[..., Object]) -> None:

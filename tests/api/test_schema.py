@@ -130,8 +130,11 @@ def test_every_optional_field_says_what_it_is_when_left_out() -> None:
     assert silent == []
 
 
-def test_the_api_server_fills_in_nothing() -> None:
-    assert [path for path, node in NODES.items() if "default" in node] == []
+def test_the_api_server_fills_in_nothing_of_the_spec() -> None:
+    """Of the spec; a status says from the first moment that nobody has seen the resource."""
+    assert {path: node["default"] for path, node in NODES.items() if "default" in node} == {
+        "status": {"observedGeneration": -1}
+    }
 
 
 def test_the_installed_file_is_what_the_models_say() -> None:

@@ -155,11 +155,39 @@ def test_a_digest_wins_over_a_tag(render: Render) -> None:
         ("tuner.delivery", "Magic"),
         ("operator.leaseSeconds", "1"),
         ("watchNamespaces[0]", "Not_A_Namespace"),
+        ("prometheus.url", "prometheus:9090"),
+        ("prometheus.url", "http://me:secret@prometheus:9090"),
     ],
 )
 def test_what_is_not_a_value_is_refused(helm: Helm, key: str, value: str) -> None:
     done = helm("template", "rel", str(CHART), "--kube-version", "1.34.0", "--set", f"{key}={value}")
     assert done.returncode != 0
+
+
+def test_a_prometheus_is_reached_with_what_is_kept_for_it(render: Render) -> None:
+    keys = {"tokenSecret": {"name": "prom", "key": "bearer"}, "caConfigMap": {"name": "ca", "key": "ca.pem"}}
+    objects = render(prometheus={"url": "https://thanos.example/tenant", **keys})
+    env = {one["name"]: one.get("value") for one in container(objects)["env"]}
+    assert set(env) <= {parameter.envvar for parameter in run.params}
+    assert env["LLAMASERVER_PROMETHEUS_URL"] == "https://thanos.example/tenant"
+    mounts = {one["mountPath"]: one["name"] for one in container(objects)["volumeMounts"]}
+    (deployment,) = of_kind(objects, "Deployment")
+    volumes = {one["name"]: one for one in deployment["spec"]["template"]["spec"]["volumes"]}
+    folder, _, key = env["LLAMASERVER_PROMETHEUS_TOKEN_FILE"].rpartition("/")
+    assert (volumes[mounts[folder]]["secret"], key) == ({"secretName": "prom"}, "bearer")
+    folder, _, key = env["LLAMASERVER_PROMETHEUS_CA_FILE"].rpartition("/")
+    assert (volumes[mounts[folder]]["configMap"], key) == ({"name": "ca"}, "ca.pem")
+
+
+def test_without_a_prometheus_nothing_of_it_is_mounted(render: Render) -> None:
+    assert "prometheus" not in str(of_kind(render(), "Deployment"))
+
+
+@pytest.mark.parametrize("key", ["tokenSecret", "caConfigMap"])
+def test_what_is_kept_for_a_prometheus_that_is_not_named_is_refused(helm: Helm, key: str) -> None:
+    done = helm("template", "rel", str(CHART), "--set", f"prometheus.{key}.name=x")
+    assert done.returncode != 0
+    assert "prometheus.url" in done.stderr
 
 
 def test_every_value_is_used_and_documented() -> None:

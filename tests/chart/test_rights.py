@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from fakes import FakeEngine
-from llamaserver.cluster import LeaseTimes
+from llamaserver.api.names import child_labels
+from llamaserver.cluster import AioKube, LeaseTimes, load
 from llamaserver.controller import Options
 from workbench import Cluster, eventually, free_address, running, serving
 
@@ -68,13 +69,20 @@ async def test_a_whole_day_needs_no_other_right(
         await eventually(lambda: cluster.events("Retuned"))
         budget = cluster.named("policy/v1", "PodDisruptionBudget", "chat")
         await eventually(lambda: cluster.get(budget))
-        # Fewer replicas: pods are priced, and the budget that is no longer wanted goes.
-        await cluster.merge(cluster.server(), {"spec": {"scaling": {"mode": "Fixed"}, "replicas": 0}})
-        await eventually(lambda: cluster.get(cluster.deployment()), lambda it: it["spec"]["replicas"] == 0)
+        # Fewer replicas: the pod that is to go is marked, and the budget that is no longer wanted goes.
+        await cluster.merge(cluster.server(), {"spec": {"scaling": {"mode": "Fixed"}, "replicas": 2}})
+        await eventually(lambda: cluster.get(cluster.deployment()), lambda it: it["spec"]["replicas"] == 2)
+        starting = cluster.named(
+            "v1", "Pod", "chat-1", spec={"containers": [{"name": "vllm", "image": "none"}]}
+        )
+        starting["metadata"]["labels"] = child_labels("chat")
+        await cluster.apply(starting)
+        await cluster.merge(cluster.server(), {"spec": {"replicas": 1}})
+        await eventually(lambda: cluster.get(cluster.deployment()), lambda it: it["spec"]["replicas"] == 1)
         await eventually(lambda: cluster.get(budget), lambda it: it is None)
-        pod = await cluster.get(cluster.named("v1", "Pod", "chat-0"))
+        pod = await cluster.get(starting)
         assert pod is not None
-        assert "controller.kubernetes.io/pod-deletion-cost" in pod["metadata"]["annotations"]
+        assert pod["metadata"]["annotations"] == {"controller.kubernetes.io/pod-deletion-cost": "-1"}
         assert operator.canary.age() < 5, "the lease is seen through the watches"
         outcomes = {
             (sample.labels["verb"], sample.labels["resource"], sample.labels["outcome"])
@@ -82,6 +90,10 @@ async def test_a_whole_day_needs_no_other_right(
             for sample in metric.samples
         }
         assert not [call for call in outcomes if call[2] == "Forbidden"]
+    # The pod of an engine that hangs is evicted; on no day but one when an engine hangs.
+    async with AioKube(await load(kubeconfig)) as kube:
+        await kube.evict(namespace, "chat-1", pod["metadata"]["uid"])
+    assert await cluster.get(starting) is None
 
 
 def _kubeconfig(api_server: Any, namespace: str, account: str, folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -29,6 +29,21 @@ class Group(BaseModel):
         """The wire's form: camelCase names, plain values, nothing for what is absent."""
         dumped: dict[str, Any] = self.model_dump(mode="json", exclude_none=True)
         return dumped
+
+
+PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
+
+
+class Open(Group):
+    """A group of which some fields are known here; all others are Kubernetes' own, and passed on as
+    written.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={PRESERVE: True})
+
+
+Fragment = Annotated[dict[str, Any], WithJsonSchema({"type": "object", PRESERVE: True})]
+"""A part of a pod whose content is Kubernetes' own: passed on as written, and checked by the API server."""
 
 
 def cel(rule: str, message: str, field: str = "") -> dict[str, str]:

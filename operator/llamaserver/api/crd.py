@@ -12,7 +12,7 @@ from llamaserver.api import names
 from llamaserver.api.base import cel
 from llamaserver.api.schema import Schema, structural_schema
 from llamaserver.api.server import MAX_NAME_LENGTH, NAME, NAME_CURE, LlamaServerSpec
-from llamaserver.api.status import Status
+from llamaserver.api.status import NOT_SEEN, Status
 
 FILE_NAME: Final = f"{names.GROUP}_{names.PLURAL}.yaml"
 HEADER: Final = "# Made by `llamaserver crd`; change the models in operator/llamaserver/api instead.\n"
@@ -70,6 +70,7 @@ def crd_yaml() -> str:
 
 def _root() -> Schema:
     spec, status = structural_schema(LlamaServerSpec), structural_schema(Status)
+    status["default"] = {"observedGeneration": NOT_SEEN}
     return {
         "description": _DESCRIPTION,
         "type": "object",
@@ -96,6 +97,7 @@ def _root() -> Schema:
 def _columns() -> list[dict[str, Any]]:
     return [
         _column("Ready", "string", _condition("Ready"), "Whether the present spec is being served."),
+        _column("Status", "string", _reason("Ready"), "Why: Serving, or what stands in the way."),
         _column("SLO", "string", _condition("SLOMet"), "Whether the declared objectives are met."),
         _column(
             "ITL",
@@ -109,12 +111,18 @@ def _columns() -> list[dict[str, Any]]:
             ".spec.slo.interTokenLatency.target",
             "Upper bound of the inter-token latency.",
         ),
-        _column("Running", "integer", ".status.observed.running", "Sequences running."),
-        _column("Waiting", "integer", ".status.observed.waiting", "Requests waiting."),
         _column("Cap", "integer", ".status.tuning.numSeqs", "Sequence cap in force, per engine."),
         _column("Replicas", "integer", ".status.replicas", "Pods that exist and are not ending."),
         _column("Diagnosis", "string", ".status.diagnosis.cause", "The one illness named now, or Healthy."),
         _column("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
+        _wide(
+            "Budget",
+            "integer",
+            ".status.tuning.numBatchedTokens",
+            "Prefill budget in force, tokens per step and engine.",
+        ),
+        _wide("Running", "integer", ".status.observed.running", "Sequences running."),
+        _wide("Waiting", "integer", ".status.observed.waiting", "Requests waiting."),
         _wide("Desired", "integer", ".status.scaling.desiredReplicas", "Replicas held to be right."),
         _wide("Queue", "string", ".status.observed.queueTime", "The declared statistic of the queue time."),
         _wide(
@@ -127,6 +135,10 @@ def _columns() -> list[dict[str, Any]]:
 
 def _condition(type: str) -> str:
     return f'.status.conditions[?(@.type=="{type}")].status'
+
+
+def _reason(type: str) -> str:
+    return f'.status.conditions[?(@.type=="{type}")].reason'
 
 
 def _column(name: str, type: str, path: str, description: str) -> dict[str, Any]:

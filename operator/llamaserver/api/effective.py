@@ -6,9 +6,17 @@ from dataclasses import dataclass
 
 from llamaserver.api import defaults
 from llamaserver.api.duration import Duration, format_duration
-from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
-from llamaserver.api.model import Scheme, Source, parse_uri
+from llamaserver.api.enums import (
+    MetricsSource,
+    Precedence,
+    PrefillBudget,
+    ScalingMode,
+    Statistic,
+    TuningMode,
+)
+from llamaserver.api.parallel import other_parallel
 from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.source import Source, own_name, parse_uri
 from llamaserver.api.status import EffectiveStatus
 
 
@@ -37,22 +45,31 @@ class EffectiveSpec:
     max_num_seqs: int
     max_num_batched_tokens: int
     tensor_parallel_size: int
+    workers: int
+    """Processes of one pod that share the model, by all kinds of parallelism together."""
     inter_token_latency: Target | None
     queue_time: Target | None
     precedence: Precedence
     suspended: bool
     tuning_mode: TuningMode
+    prefill_budget: PrefillBudget
     min_num_seqs: int
     max_num_active_seqs: int
     """Upper bound of the live cap. The engine itself starts with `max_num_seqs`."""
+    metrics_source: MetricsSource
     scaling_mode: ScalingMode
     replicas: int | None
     """The number the user or an autoscaler set, in the modes Fixed and External; else None."""
     min_replicas: int
     max_replicas: int | None
     """None when somebody else owns the number and has not set it here."""
+    max_surge: int
+    max_unavailable: int
+    """Pods that a rollout may start beyond the number of replicas, and take down at once; never both 0."""
     startup_timeout: Duration
     drain_timeout: Duration
+    replace_stalled_after: Duration | None = None
+    """How long an engine hangs before its pod is replaced; None for never."""
 
     def to_status(self, termination_grace_s: float | None = None) -> EffectiveStatus:
         """As status.effective shows it; `termination_grace_s` is the pods' whole grace period in seconds."""
@@ -65,13 +82,18 @@ class EffectiveSpec:
             queue_time=str(self.queue_time) if self.queue_time else None,
             precedence=self.precedence if self.inter_token_latency and self.queue_time else None,
             tuning_mode=self.tuning_mode,
+            prefill_budget=self.prefill_budget,
             min_num_seqs=self.min_num_seqs,
             max_num_active_seqs=self.max_num_active_seqs,
+            metrics_source=self.metrics_source,
             scaling_mode=self.scaling_mode,
             min_replicas=self.min_replicas,
             max_replicas=self.max_replicas,
+            max_surge=self.max_surge,
+            max_unavailable=self.max_unavailable,
             startup_timeout=str(self.startup_timeout),
             drain_timeout=str(self.drain_timeout),
+            replace_stalled_after=str(self.replace_stalled_after) if self.replace_stalled_after else None,
             termination_grace_period=(
                 None if termination_grace_s is None else format_duration(termination_grace_s)
             ),
@@ -87,25 +109,32 @@ def effective(spec: LlamaServerSpec) -> EffectiveSpec:
     queue = slo.queue_time if slo else None
     bounds = tuning.num_seqs if tuning else None
     mode, replicas, least, most = _replicas(spec)
+    surge, unavailable = _rollout(spec)
     return EffectiveSpec(
         source=source,
-        served_names=spec.model.served_names or (_default_name(source),),
+        served_names=spec.model.served_names or (own_name(source),),
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens or defaults.MAX_NUM_BATCHED_TOKENS,
         tensor_parallel_size=engine.tensor_parallel_size or defaults.TENSOR_PARALLEL_SIZE,
+        workers=_workers(spec),
         inter_token_latency=Target(itl.target, itl.statistic or defaults.STATISTIC) if itl else None,
         queue_time=Target(queue.target, queue.statistic or defaults.STATISTIC) if queue else None,
         precedence=(slo.precedence if slo else None) or defaults.PRECEDENCE,
         suspended=bool(spec.suspend),
         tuning_mode=(tuning.mode if tuning else None) or defaults.TUNING_MODE,
+        prefill_budget=(tuning.prefill_budget if tuning else None) or defaults.PREFILL_BUDGET,
         min_num_seqs=(bounds.min if bounds else None) or defaults.MIN_NUM_SEQS,
         max_num_active_seqs=(bounds.max if bounds else None) or max_num_seqs,
+        metrics_source=(spec.metrics.source if spec.metrics else None) or defaults.METRICS_SOURCE,
         scaling_mode=mode,
         replicas=replicas,
         min_replicas=least,
         max_replicas=most,
+        max_surge=surge,
+        max_unavailable=unavailable,
         startup_timeout=(spec.startup.timeout if spec.startup else None) or defaults.STARTUP_TIMEOUT,
         drain_timeout=(spec.shutdown.drain_timeout if spec.shutdown else None) or defaults.DRAIN_TIMEOUT,
+        replace_stalled_after=spec.recovery.replace_stalled_after if spec.recovery else None,
     )
 
 
@@ -122,6 +151,17 @@ def _replicas(spec: LlamaServerSpec) -> tuple[ScalingMode, int | None, int, int 
     return mode, None, least, (scaling.max_replicas if scaling else None) or least
 
 
-def _default_name(source: Source) -> str:
-    """vLLM's own default for a repository; for a path its last part, which alone tells clients something."""
-    return source.path if source.scheme is Scheme.HF else source.path.rstrip("/").rpartition("/")[2]
+def _workers(spec: LlamaServerSpec) -> int:
+    """One for each accelerator where extraArgs do not tell how they are shared."""
+    size = spec.engine.tensor_parallel_size or defaults.TENSOR_PARALLEL_SIZE
+    others = other_parallel(spec.engine.extra_args or ())
+    if others is None:
+        return spec.accelerator.count if spec.accelerator else size
+    return size * others
+
+
+def _rollout(spec: LlamaServerSpec) -> tuple[int, int]:
+    """maxSurge and maxUnavailable; where one of them lets pods be replaced, the other is 0."""
+    surge = (spec.rollout.max_surge if spec.rollout else None) or defaults.MAX_SURGE
+    unavailable = spec.rollout.max_unavailable if spec.rollout else None
+    return surge, (0 if surge else 1) if unavailable is None else unavailable

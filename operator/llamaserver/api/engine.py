@@ -1,4 +1,4 @@
-"""spec.engine and spec.accelerator: the container that serves, what it starts with, what it runs on."""
+"""spec.engine: the container that serves, and what it starts with."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field
 
 from llamaserver.api.base import Group, KeyName, ObjectName, cel, rules
+from llamaserver.api.features import SpeculativeConfig, Word
 from llamaserver.api.managed import ENV_RULES, EXTRA_ARGS_RULES
 from llamaserver.api.quantity import Quantity
 
 ENV_NAME: Final = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 ENV_NAME_CURE: Final = "write letters, digits, '_', '-' and '.', with no digit in front"
 IMAGE_CURE: Final = "write an image reference, without spaces"
-RESOURCE_NAME: Final = r"^[a-z0-9.-]+/[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"
-RESOURCE_CURE: Final = "write the resource's full name, e.g. nvidia.com/gpu"
-MIG_CURE: Final = "a MIG slice cannot be combined with another: set spec.accelerator.count: 1"
-
 Argument = Annotated[str, Field(max_length=8192)]
 PLUGIN_NAME: Final = r"^[A-Za-z0-9_.-]+$"
 PLUGIN_NAME_CURE: Final = "write the name of the plugin's entry point: letters, digits, '_', '.' and '-'"
@@ -51,20 +48,38 @@ class KeyRef(Group):
     )
 
 
+class FieldRef(Group):
+    """One field of the pod."""
+
+    field_path: str = Field(
+        min_length=1, max_length=256, description="Path of the field, e.g. status.hostIP or spec.nodeName."
+    )
+
+
+ONE_SOURCE: Final = "set exactly one of secretKeyRef, configMapKeyRef and fieldRef"
+
+
 class EnvSource(Group):
-    """Where a variable's value comes from: exactly one of the two."""
+    """Where a variable's value comes from: exactly one of the three."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
             cel(
-                "has(self.secretKeyRef) != has(self.configMapKeyRef)",
-                "set exactly one of secretKeyRef and configMapKeyRef",
+                "[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef)]"
+                ".filter(given, given).size() == 1",
+                ONE_SOURCE,
             )
         )
     )
 
     secret_key_ref: KeyRef | None = Field(default=None, description="A key of a Secret.")
     config_map_key_ref: KeyRef | None = Field(default=None, description="A key of a ConfigMap.")
+    field_ref: FieldRef | None = Field(default=None, description="A field of the pod itself.")
+
+    @property
+    def given(self) -> int:
+        """How many sources are named; one is right."""
+        return sum(ref is not None for ref in (self.secret_key_ref, self.config_map_key_ref, self.field_ref))
 
 
 class EnvVar(Group):
@@ -86,7 +101,9 @@ class EnvVar(Group):
         default=None, max_length=8192, description="Value as plain text. Default: the empty string."
     )
     value_from: EnvSource | None = Field(
-        default=None, description="A Secret's or ConfigMap's key that holds the value, instead of `value`."
+        default=None,
+        description="A Secret's or ConfigMap's key, or a field of the pod, that holds the value, instead of "
+        "`value`.",
     )
 
 
@@ -103,6 +120,15 @@ class Resources(Group):
         max_length=16,
         description="What a pod may use at most. What the engine keeps in /dev/shm counts as memory. "
         "Default: none.",
+    )
+
+
+class APIKey(Group):
+    """One key of a Secret in the LlamaServer's namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret, in the namespace of the LlamaServer.")
+    key: KeyName = Field(
+        default="VLLM_API_KEY", description="Key in the Secret that holds it. Default: VLLM_API_KEY."
     )
 
 
@@ -163,6 +189,34 @@ class EngineSpec(Group):
         "more than 0 and at most 1. Lower it when the engine runs out of memory at start. "
         "Default: vLLM's own (0.9 in most releases). A change rolls the pods.",
     )
+    quantization: Word | None = Field(
+        default=None,
+        description="How the weights are quantised (--quantization), e.g. fp8. Needed only where the model "
+        "does not say so itself. Default: the model's own. A change rolls the pods.",
+    )
+    tool_call_parser: Word | None = Field(
+        default=None,
+        description="How tool calls are read from what the model writes (--tool-call-parser, with "
+        "--enable-auto-tool-choice), e.g. llama3_json. Default: none, the model calls no tools by itself. A "
+        "change rolls the pods.",
+    )
+    reasoning_parser: Word | None = Field(
+        default=None,
+        description="How reasoning is told from the answer (--reasoning-parser), e.g. deepseek_r1. Default: "
+        "none, it is not told apart. A change rolls the pods.",
+    )
+    speculative_config: SpeculativeConfig | None = Field(
+        default=None,
+        description="Speculative decoding. One step then gives a stream several tokens at once, and the "
+        "inter-token latency, which counts outputs, is longer than the time per token: set the objective by "
+        "the pause that users see. Default: none. A change rolls the pods.",
+    )
+    api_key_secret_ref: APIKey | None = Field(
+        default=None,
+        description="Secret with the key that clients have to send (VLLM_API_KEY). It guards /v1, not "
+        "/metrics and /health; the operator neither reads nor needs it. Default: none, everybody who reaches "
+        "the Service is served. A change rolls the pods.",
+    )
     extra_args: tuple[Argument, ...] | None = Field(
         default=None,
         max_length=64,
@@ -197,22 +251,3 @@ class EngineSpec(Group):
         description="CPU and memory of the engine's container. Default: none asked for. A change rolls the "
         "pods.",
     )
-
-
-class AcceleratorSpec(Group):
-    """The accelerators of one pod."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            cel("!self.resourceName.startsWith('nvidia.com/mig-') || self.count == 1", MIG_CURE, ".count")
-        )
-    )
-
-    resource_name: str = Field(
-        min_length=1,
-        max_length=253,
-        description="Name under which the node's device plugin offers the accelerator, e.g. nvidia.com/gpu, "
-        "amd.com/gpu or nvidia.com/mig-3g.40gb. A change rolls the pods.",
-        json_schema_extra=rules(cel(f"self.matches({RESOURCE_NAME!r})", RESOURCE_CURE)),
-    )
-    count: int = Field(ge=1, le=64, description="Accelerators of one pod. A change rolls the pods.")

@@ -30,6 +30,36 @@ class TuningMode(StrEnum):
     OFF = "Off"
 
 
+class MetricsSource(StrEnum):
+    """Whom the operator asks what the engines do."""
+
+    ENGINE = "Engine"
+    """The engines themselves."""
+    PROMETHEUS = "Prometheus"
+    """The Prometheus that the operator was told of, where engines cannot be reached."""
+
+
+class PrefillBudget(StrEnum):
+    """Whether the fast loop may move the token budget of a step, by which prefill is spread."""
+
+    AUTO = "Auto"
+    FIXED = "Fixed"
+
+
+class Binding(StrEnum):
+    """Which knob holds requests back now."""
+
+    NOTHING = "Nothing"
+    """No request waits for a place."""
+    KV_CACHE = "KVCache"
+    MAX_NUM_SEQS = "MaxNumSeqs"
+    """The cap is as high as the user or the engine's start value allows."""
+    PREFILL_BUDGET = "PrefillBudget"
+    """Prompts fill what the budget leaves them: their share of a step is what the objective rations."""
+    NUM_SEQS = "NumSeqs"
+    """The cap: decoding sequences are what the objective rations."""
+
+
 class ScalingMode(StrEnum):
     """Who owns the number of replicas."""
 

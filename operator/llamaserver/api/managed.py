@@ -33,7 +33,7 @@ MANAGED: Final = (
     Managed(("--served-model-name",), "set spec.model.servedNames"),
     Managed(("--hf-token",), "set spec.model.tokenSecretRef"),
     Managed(("--shutdown-timeout",), "set spec.shutdown.drainTimeout"),
-    Managed(("--api-key",), "set VLLM_API_KEY in spec.engine.env, by valueFrom.secretKeyRef"),
+    Managed(("--api-key",), "set spec.engine.apiKeySecretRef"),
     Managed(
         ("--host", "--port", "--uds", "--grpc", "--headless"),
         "remove it, for the probes, the Service and the operator reach the engine by HTTP on port 8000",
@@ -110,6 +110,11 @@ def env_problems(name: str, *, plain: bool, referred: bool) -> Iterator[str]:
 def _pattern(flags: Sequence[str]) -> str:
     """A regular expression for the flags, with dashes or underscores, alone or followed by `=`."""
     return "^(" + "|".join(_spelled(flag) for flag in flags) + ")(=|$)"
+
+
+def pattern_of(flags: Sequence[str]) -> str:
+    """The same for flags that may take a JSON path: `--speculative-config.method=ngram`."""
+    return _pattern(flags).replace("(=|$)", "(=|[.]|$)")
 
 
 def _spelled(flag: str) -> str:

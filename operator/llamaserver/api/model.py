@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from enum import StrEnum
-from typing import Annotated, Final, NamedTuple
+from typing import Final
 
 from pydantic import ConfigDict, Field
 
 from llamaserver.api.base import Group, KeyName, ObjectName, cel, rules
+from llamaserver.api.features import NAME_TAKEN, ChatTemplate, LoRASpec, ServedName
+from llamaserver.api.source import Uri
 
-HF_URI: Final = r"^hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$"
-PVC_URI: Final = r"^pvc://[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._/@+=-]*$"
-FILE_URI: Final = r"^file:///[A-Za-z0-9][A-Za-z0-9._/@+=-]*$"
-URI_CURE: Final = (
-    "write hf://organisation/name, pvc://claim/path or file:///path/in/the/image"
-    ", e.g. hf://meta-llama/Llama-3.1-8B-Instruct"
-)
 ONLY_HF: Final = (
     "has a meaning for hf:// models only; remove it, or set spec.model.uri to hf://organisation/name"
 )
-
-
-class Scheme(StrEnum):
-    """Where the weights come from."""
-
-    HF = "hf"
-    PVC = "pvc"
-    FILE = "file"
-
-
-class Source(NamedTuple):
-    """A model URI taken apart: `claim` is set for pvc alone; `path` is a repository for hf, absolute for
-    file.
-    """
-
-    scheme: Scheme
-    path: str
-    claim: str = ""
+NOTHING_FROM_HF: Final = (
+    "has a meaning for models and adapters from hf:// only; remove it, or set spec.model.uri or an "
+    "adapter's uri to hf://organisation/name"
+)
 
 
 class SecretKey(Group):
@@ -64,23 +43,9 @@ class ModelCache(Group):
     persistent_volume_claim: ClaimName = Field(
         description="The claim that holds downloaded weights (HF_HOME) and vLLM's compiled kernels "
         "(VLLM_CACHE_ROOT), so that a new pod starts without the download and without "
-        "compiling. Default: none, each pod has a cache of its own that ends with it."
+        "compiling. An hf:// model is downloaded to it before the engine starts. Default: none, each "
+        "pod has a cache of its own that ends with it."
     )
-
-
-SERVED_NAME: Final = r"^[A-Za-z0-9][^\s]*$"
-SERVED_NAME_CURE: Final = (
-    "write a name without spaces that starts with a letter or digit: vLLM takes -x for a flag"
-)
-
-ServedName = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=256,
-        json_schema_extra=rules(cel(f"self.matches({SERVED_NAME!r})", SERVED_NAME_CURE)),
-    ),
-]
 
 
 class ModelSpec(Group):
@@ -88,33 +53,27 @@ class ModelSpec(Group):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
+            NAME_TAKEN,
             cel(
                 "!has(self.revision) || self.uri.startsWith('hf://')",
                 ONLY_HF,
                 ".revision",
             ),
             cel(
-                "!has(self.tokenSecretRef) || self.uri.startsWith('hf://')",
-                ONLY_HF,
+                "!has(self.tokenSecretRef) || self.uri.startsWith('hf://') || (has(self.lora) && "
+                "self.lora.adapters.exists(a, a.uri.startsWith('hf://')))",
+                NOTHING_FROM_HF,
                 ".tokenSecretRef",
             ),
         )
     )
 
-    uri: str = Field(
-        min_length=1,
-        max_length=512,
+    uri: Uri = Field(
         description="Where the weights are. hf://organisation/name is downloaded from the Hugging Face hub "
         "(or the mirror that HF_ENDPOINT in spec.engine.env names); pvc://claim/path is a "
-        "directory on a PersistentVolumeClaim, mounted read-only; file:///path is a directory "
+        "directory on a PersistentVolumeClaim, oci://registry/image:tag/path one in an image that is "
+        "mounted as a volume (Kubernetes 1.33 or newer), both read-only; file:///path is a directory "
         "inside the engine's image. A change rolls the pods.",
-        json_schema_extra=rules(
-            cel(
-                f"self.matches({HF_URI!r}) || self.matches({PVC_URI!r}) || self.matches({FILE_URI!r})",
-                URI_CURE,
-            ),
-            cel("!self.contains('/../') && !self.endsWith('/..')", "write the path without '..'"),
-        ),
     )
     revision: str | None = Field(
         default=None,
@@ -135,26 +94,22 @@ class ModelSpec(Group):
     )
     token_secret_ref: SecretKey | None = Field(
         default=None,
-        description="Secret with a Hugging Face token, for gated or private hf:// models. It reaches the "
-        "engine as the environment variable HF_TOKEN; the operator never reads it. Default: no "
-        "token.",
+        description="Secret with a Hugging Face token, for gated or private hf:// models and adapters. It "
+        "reaches the engine and its download as the environment variable HF_TOKEN; the operator never "
+        "reads it. Default: no token.",
+    )
+    lora: LoRASpec | None = Field(
+        default=None,
+        description="LoRA adapters that are served beside the model, each under its own name. Default: none. "
+        "A change rolls the pods.",
+    )
+    chat_template: ChatTemplate | None = Field(
+        default=None,
+        description="Template that turns a conversation into a prompt (--chat-template). Default: the "
+        "tokenizer's own. A change rolls the pods.",
     )
     cache: ModelCache | None = Field(
         default=None,
         description="Where downloads and compiled kernels outlive a pod. Set it when starts are slow. "
         "Default: a cache in each pod that ends with it. A change rolls the pods.",
     )
-
-
-def parse_uri(uri: str) -> Source:
-    """Take a model URI apart. Raises ValueError, with the cure, for a form that is not known."""
-    if "/../" in uri or uri.endswith("/.."):
-        raise ValueError("write the path without '..'")
-    if re.match(HF_URI, uri):
-        return Source(Scheme.HF, uri.removeprefix("hf://"))
-    if re.match(FILE_URI, uri):
-        return Source(Scheme.FILE, uri.removeprefix("file://"))
-    if re.match(PVC_URI, uri):
-        claim, _, path = uri.removeprefix("pvc://").partition("/")
-        return Source(Scheme.PVC, path, claim)
-    raise ValueError(f"{URI_CURE} (got {uri!r})")

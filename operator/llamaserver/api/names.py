@@ -21,6 +21,7 @@ NAME_LABEL: Final = f"{GROUP}/name"
 """On every child: the name of its LlamaServer. With `MANAGED_BY_LABEL`, the selector of its pods."""
 
 ENGINE_CONTAINER: Final = "vllm"
+DOWNLOAD_CONTAINER: Final = "model-download"
 ENGINE_PORT: Final = 8000
 ENGINE_PORT_NAME: Final = "http"
 SERVICE_PORT: Final = 80

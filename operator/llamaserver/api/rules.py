@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import JsonValue
 
+from llamaserver.api.accelerator import MIG_CURE, ONE_WAY, RESOURCE_CURE, RESOURCE_NAME, AcceleratorSpec
 from llamaserver.api.base import cel, rules
 from llamaserver.api.defaults import (
     MAX_NUM_BATCHED_TOKENS,
@@ -26,17 +27,21 @@ from llamaserver.api.engine import (
     ENV_NAME,
     ENV_NAME_CURE,
     IMAGE_CURE,
-    MIG_CURE,
+    ONE_SOURCE,
     PLUGIN_NAME,
     PLUGIN_NAME_CURE,
-    RESOURCE_CURE,
-    RESOURCE_NAME,
 )
 from llamaserver.api.enums import ScalingMode
 from llamaserver.api.errors import Problem
-from llamaserver.api.managed import env_problems, flag_name, managed_flag, refusal
-from llamaserver.api.model import ONLY_HF, SERVED_NAME, SERVED_NAME_CURE, Scheme, parse_uri
-from llamaserver.api.placement import LONGEST, TOO_LONG, TolerationOperator
+from llamaserver.api.featurerules import feature_problems
+from llamaserver.api.features import SERVED_NAME, SERVED_NAME_CURE, TWIN_RULES
+from llamaserver.api.managed import env_problems, managed_flag, refusal
+from llamaserver.api.model import NOTHING_FROM_HF, ONLY_HF
+from llamaserver.api.parallel import other_parallel
+from llamaserver.api.placementrules import placement_problems
+from llamaserver.api.podtemplate import CACHE_CURE, CACHE_VOLUME
+from llamaserver.api.source import Scheme, parse_uri
+from llamaserver.api.weights import NAME_RULES, name_problems
 
 if TYPE_CHECKING:
     from llamaserver.api.server import LlamaServerSpec
@@ -70,6 +75,13 @@ PARALLEL_CURE: Final = (
 NO_ACCELERATOR_CURE: Final = "needs accelerators: set spec.accelerator.count to the same number, or remove it"
 TWICE_CURE: Final = "belongs to spec.accelerator: remove it here"
 GIVEN_CURE: Final = "is set by spec.model.tokenSecretRef already: remove it from spec.engine.env"
+API_KEY_CURE: Final = (
+    "VLLM_API_KEY is set by spec.engine.apiKeySecretRef already: remove it from spec.engine.env"
+)
+SPECULATION_CURE: Final = (
+    "must be at least spec.engine.maxNumSeqs times one more than numSpeculativeTokens, or some sequences "
+    "would get no token in a step: raise it or lower maxNumSeqs"
+)
 
 SPEC_RULES: Final[dict[str, JsonValue]] = rules(
     cel(
@@ -99,7 +111,8 @@ SPEC_RULES: Final[dict[str, JsonValue]] = rules(
         ".engine.tensorParallelSize",
     ),
     cel(
-        "!has(self.accelerator) || !has(self.engine.resources) || ((!has(self.engine.resources.limits) || "
+        "!has(self.accelerator) || !has(self.accelerator.resourceName) || "
+        "!has(self.engine.resources) || ((!has(self.engine.resources.limits) || "
         "!(self.accelerator.resourceName in self.engine.resources.limits)) && "
         "(!has(self.engine.resources.requests) || !(self.accelerator.resourceName in "
         "self.engine.resources.requests)))",
@@ -112,6 +125,27 @@ SPEC_RULES: Final[dict[str, JsonValue]] = rules(
         f"HF_TOKEN {GIVEN_CURE}",
         ".engine.env",
     ),
+    cel(
+        "!has(self.engine.apiKeySecretRef) || !has(self.engine.env) || !self.engine.env.exists(e, e.name "
+        "== 'VLLM_API_KEY')",
+        API_KEY_CURE,
+        ".engine.env",
+    ),
+    cel(
+        f"!has(self.engine.speculativeConfig) || "
+        f"{_TOKENS} >= {_SEQS} * (1 + self.engine.speculativeConfig.numSpeculativeTokens)",
+        SPECULATION_CURE,
+        ".engine.maxNumBatchedTokens",
+    ),
+    *TWIN_RULES,
+    cel(
+        "!has(self.model.cache) || !has(self.podTemplate) || !has(self.podTemplate.spec) || "
+        "!has(self.podTemplate.spec.volumes) || "
+        f"!self.podTemplate.spec.volumes.exists(v, v.name == {CACHE_VOLUME!r})",
+        f"{CACHE_VOLUME} {CACHE_CURE}",
+        ".podTemplate.spec.volumes",
+    ),
+    *NAME_RULES,
 )
 
 Check = Callable[["LlamaServerSpec"], Iterator[Problem]]
@@ -153,6 +187,9 @@ def _cap(spec: LlamaServerSpec) -> Iterator[Problem]:
     budget = spec.engine.max_num_batched_tokens or MAX_NUM_BATCHED_TOKENS
     if budget < ceiling:
         yield Problem("spec.engine.maxNumBatchedTokens", f"{BATCH_CURE} ({budget} < {ceiling})")
+    speculation = spec.engine.speculative_config
+    if speculation is not None and budget < (need := ceiling * (1 + speculation.num_speculative_tokens)):
+        yield Problem("spec.engine.maxNumBatchedTokens", f"{SPECULATION_CURE} ({budget} < {need})")
 
 
 def _parallel(spec: LlamaServerSpec) -> Iterator[Problem]:
@@ -162,33 +199,12 @@ def _parallel(spec: LlamaServerSpec) -> Iterator[Problem]:
         if size != 1:
             yield Problem(field, NO_ACCELERATOR_CURE)
         return
-    others = _other_parallel(spec.engine.extra_args or ())
+    others = other_parallel(spec.engine.extra_args or ())
     if others is not None and size * others != spec.accelerator.count:
         got = f"{size}" if others == 1 else f"{size} x {others} by extraArgs"
         yield Problem(field, f"{PARALLEL_CURE} ({got}, count {spec.accelerator.count})")
-    if spec.accelerator.resource_name.startswith("nvidia.com/mig-") and spec.accelerator.count != 1:
+    if spec.accelerator.is_slice and spec.accelerator.count != 1:
         yield Problem("spec.accelerator.count", MIG_CURE)
-
-
-_PIPELINE: Final = ("--pipeline-parallel-size", "-pp")
-_DATA: Final = ("--data-parallel-size", "-dp")
-_DATA_LOCAL: Final = ("--data-parallel-size-local", "-dpl")
-
-
-def _other_parallel(arguments: tuple[str, ...]) -> int | None:
-    """Accelerators of one pod per tensor-parallel rank that extraArgs ask for; None when that is not
-    readable.
-    """
-    found: dict[tuple[str, ...], int] = {}
-    for index, argument in enumerate(arguments):
-        for names in (_PIPELINE, _DATA, _DATA_LOCAL):
-            if flag_name(argument) in names:
-                following = arguments[index + 1] if index + 1 < len(arguments) else ""
-                value = argument.partition("=")[2] if "=" in argument else following
-                if not value.isdecimal():
-                    return None
-                found[names] = int(value)
-    return found.get(_PIPELINE, 1) * found.get(_DATA_LOCAL, found.get(_DATA, 1))
 
 
 def _engine(spec: LlamaServerSpec) -> Iterator[Problem]:
@@ -201,13 +217,21 @@ def _engine(spec: LlamaServerSpec) -> Iterator[Problem]:
         if not re.fullmatch(PLUGIN_NAME, plugin):
             yield Problem(f"spec.engine.plugins[{index}]", f"{PLUGIN_NAME_CURE} (got {plugin!r})")
     if spec.accelerator is not None:
-        name = spec.accelerator.resource_name
-        if not re.fullmatch(RESOURCE_NAME, name):
-            yield Problem("spec.accelerator.resourceName", f"{RESOURCE_CURE} (got {name!r})")
-        resources = spec.engine.resources
-        for part in ("limits", "requests"):
-            if resources is not None and name in (getattr(resources, part) or {}):
-                yield Problem(f"spec.engine.resources.{part}", f"{name} {TWICE_CURE}")
+        yield from _accelerator(spec, spec.accelerator)
+
+
+def _accelerator(spec: LlamaServerSpec, accelerator: AcceleratorSpec) -> Iterator[Problem]:
+    name = accelerator.resource_name
+    if (name is None) == (accelerator.resource_claim_template_name is None):
+        yield Problem("spec.accelerator", ONE_WAY)
+    if name is None:
+        return
+    if not re.fullmatch(RESOURCE_NAME, name):
+        yield Problem("spec.accelerator.resourceName", f"{RESOURCE_CURE} (got {name!r})")
+    resources = spec.engine.resources
+    for part in ("limits", "requests"):
+        if resources is not None and name in (getattr(resources, part) or {}):
+            yield Problem(f"spec.engine.resources.{part}", f"{name} {TWICE_CURE}")
 
 
 def _env(spec: LlamaServerSpec) -> Iterator[Problem]:
@@ -222,12 +246,14 @@ def _env(spec: LlamaServerSpec) -> Iterator[Problem]:
         source = variable.value_from
         if source is not None and variable.value is not None:
             yield Problem(field, "set either value or valueFrom, not both")
-        if source is not None and (source.secret_key_ref is None) == (source.config_map_key_ref is None):
-            yield Problem(f"{field}.valueFrom", "set exactly one of secretKeyRef and configMapKeyRef")
+        if source is not None and source.given != 1:
+            yield Problem(f"{field}.valueFrom", ONE_SOURCE)
         for message in env_problems(
             variable.name, plain=variable.value is not None, referred=source is not None
         ):
             yield Problem(field, message)
+    if spec.engine.api_key_secret_ref is not None and "VLLM_API_KEY" in seen:
+        yield Problem("spec.engine.env", API_KEY_CURE)
     if spec.model.token_secret_ref is not None and "HF_TOKEN" in seen:
         yield Problem("spec.engine.env", f"HF_TOKEN {GIVEN_CURE}")
 
@@ -241,33 +267,25 @@ def _model(spec: LlamaServerSpec) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem("spec.model.uri", str(error))
         return
-    if source.scheme is not Scheme.HF:
-        for name, value in (
-            ("revision", spec.model.revision),
-            ("tokenSecretRef", spec.model.token_secret_ref),
-        ):
-            if value is not None:
-                yield Problem(f"spec.model.{name}", ONLY_HF)
+    yield from name_problems(spec)
+    if source.scheme is Scheme.HF:
+        return
+    if spec.model.revision is not None:
+        yield Problem("spec.model.revision", ONLY_HF)
+    adapters = spec.model.lora.adapters if spec.model.lora else ()
+    if spec.model.token_secret_ref is not None and not any(
+        adapter.uri.startswith("hf://") for adapter in adapters
+    ):
+        yield Problem("spec.model.tokenSecretRef", NOTHING_FROM_HF)
 
 
-def _placement(spec: LlamaServerSpec) -> Iterator[Problem]:
-    for index, toleration in enumerate((spec.scheduling.tolerations if spec.scheduling else None) or ()):
-        field = f"spec.scheduling.tolerations[{index}]"
-        exists = toleration.operator is TolerationOperator.EXISTS
-        if exists and toleration.value is not None:
-            yield Problem(
-                f"{field}.value",
-                "with operator Exists no value is compared: remove value, or set operator: Equal",
-            )
-        if toleration.key is None and not exists:
-            yield Problem(
-                f"{field}.operator", "without a key operator must be Exists, which tolerates every taint"
-            )
-    timeout = spec.startup.timeout if spec.startup else None
-    drain = spec.shutdown.drain_timeout if spec.shutdown else None
-    for field, duration in (("spec.startup.timeout", timeout), ("spec.shutdown.drainTimeout", drain)):
-        if duration is not None and duration.seconds > LONGEST.seconds:
-            yield Problem(field, TOO_LONG)
-
-
-_CHECKS: Final[tuple[Check, ...]] = (_model, _engine, _env, _parallel, _cap, _replicas, _placement)
+_CHECKS: Final[tuple[Check, ...]] = (
+    _model,
+    _engine,
+    _env,
+    _parallel,
+    _cap,
+    _replicas,
+    placement_problems,
+    feature_problems,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field
 
 from llamaserver.api.base import Group, cel, rules
-from llamaserver.api.enums import ScalingMode, TuningMode
+from llamaserver.api.enums import PrefillBudget, ScalingMode, TuningMode
 
 MAX_REPLICAS = 1000
 
@@ -52,6 +52,13 @@ class TuningSpec(Group):
     )
     num_seqs: NumSeqsBounds | None = Field(
         default=None, description="Bounds of the live cap, per engine. Default: 1 to spec.engine.maxNumSeqs."
+    )
+    prefill_budget: PrefillBudget | None = Field(
+        default=None,
+        description="Auto: for a p90, p95 or p99 objective the token budget of a step moves with the cap, "
+        "from spec.engine.maxNumBatchedTokens down, so that prompts are prefilled in chunks that no step is "
+        "late for. Fixed: it stays at spec.engine.maxNumBatchedTokens and only the cap moves. Default: Auto. "
+        "A change takes effect at the next tick, without a restart.",
     )
 
 

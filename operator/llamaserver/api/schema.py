@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from llamaserver.api.base import PRESERVE
 from llamaserver.api.errors import SchemaError
 
 Schema = dict[str, Any]
@@ -39,6 +40,7 @@ _KUBERNETES: Final = (
     "x-kubernetes-list-map-keys",
     "x-kubernetes-map-type",
     "x-kubernetes-int-or-string",
+    PRESERVE,
 )
 _RULES: Final = "x-kubernetes-validations"
 _IGNORED: Final = ("title", "default", "$defs")
@@ -128,6 +130,11 @@ class _Converter:
 
     def _members(self, node: Mapping[str, Any], place: str) -> Schema:
         values = node.get("additionalProperties", False)
+        if node.get(PRESERVE):
+            # What else there is needs no schema: Kubernetes' own API checks it where it is used.
+            if "properties" not in node:
+                return {}
+            values = False
         if "properties" not in node:
             if not isinstance(values, Mapping):
                 raise SchemaError(f"{place}: a map needs a type for its values")

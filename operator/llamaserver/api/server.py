@@ -11,12 +11,15 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from llamaserver.api.accelerator import AcceleratorSpec
 from llamaserver.api.base import Group
-from llamaserver.api.engine import AcceleratorSpec, EngineSpec
+from llamaserver.api.engine import EngineSpec
 from llamaserver.api.errors import InvalidSpec, Problem
+from llamaserver.api.metrics import MetricsSpec
 from llamaserver.api.model import ModelSpec
 from llamaserver.api.names import API_VERSION, KIND
-from llamaserver.api.placement import SchedulingSpec, ShutdownSpec, StartupSpec
+from llamaserver.api.placement import RecoverySpec, RolloutSpec, SchedulingSpec, ShutdownSpec, StartupSpec
+from llamaserver.api.podtemplate import PodTemplateSpec
 from llamaserver.api.rules import SPEC_RULES, problems
 from llamaserver.api.scaling import MAX_REPLICAS, ScalingSpec, TuningSpec
 from llamaserver.api.slo import SLOSpec
@@ -65,14 +68,33 @@ class LlamaServerSpec(Group):
         default=None,
         description="How the number of replicas is found. Default: mode Auto with exactly one replica.",
     )
+    metrics: MetricsSpec | None = Field(
+        default=None,
+        description="Where the figures of the engines come from. Default: from the engines themselves.",
+    )
     scheduling: SchedulingSpec | None = Field(
         default=None, description="Where the pods may run. Default: anywhere their resources are."
+    )
+    pod_template: PodTemplateSpec | None = Field(
+        default=None,
+        description="What is added to the engine's pods: sidecars, init containers, volumes, labels and "
+        "annotations. What the operator owns is refused with the field that says it. Default: nothing. A "
+        "change rolls the pods.",
+    )
+    rollout: RolloutSpec | None = Field(
+        default=None,
+        description="How pods are replaced when what they start with changes. Default: one at a time, on the "
+        "accelerators there are.",
     )
     startup: StartupSpec | None = Field(
         default=None, description="How long an engine may take to come. Default: 30m."
     )
     shutdown: ShutdownSpec | None = Field(
         default=None, description="How long an engine may take to go. Default: 2m for its streams."
+    )
+    recovery: RecoverySpec | None = Field(
+        default=None,
+        description="What is done about an engine that hangs. Default: it is reported, and nothing else.",
     )
 
 

@@ -10,9 +10,14 @@ from pydantic import BeforeValidator, Field
 
 from llamaserver.api.base import Group
 from llamaserver.api.conditions import Condition
+from llamaserver.api.enums import Binding
 
 MAX_DECISIONS = 5
 MAX_PODS = 1000
+NOT_SEEN = -1
+"""observedGeneration of a resource that no operator has seen. The schema fills it in: tools that judge by
+kstatus take a resource without any status for ready.
+"""
 
 
 def _cut(limit: int) -> Callable[[object], object]:
@@ -100,6 +105,12 @@ class TuningStatus(Group):
         ge=0,
         description="The prefill budget in force in tokens per step; the lowest where pods differ.",
     )
+    binding: Binding | None = Field(
+        default=None,
+        description="What holds requests back now. Nothing: none waits. NumSeqs: the cap, set by the "
+        "objective. PrefillBudget: prompts fill what the budget leaves them under the objective. "
+        "MaxNumSeqs: the cap is as high as it may go. KVCache: memory.",
+    )
     actuator: Actuator | None = Field(
         default=None, description="Live when the running engines can be moved, else Unavailable."
     )
@@ -149,10 +160,36 @@ class DecisionStatus(Group):
     pod: Annotated[str, Field(max_length=253)] | None = Field(
         default=None, description="The pod concerned. Absent for the number of replicas."
     )
-    action: Short = Field(description="What was moved: NumSeqs, NumBatchedTokens or Replicas.")
+    action: Short = Field(
+        description="What was moved: NumSeqs, NumBatchedTokens or Replicas; or Replacement of a pod."
+    )
     from_: Short | None = Field(default=None, alias="from", description="The value before.")
     to: Short | None = Field(default=None, description="The value after.")
     reason: Text = Field(description="The rule that fired, and the figures it fired on.")
+
+
+class RecoveryStatus(Group):
+    """The last pod that was replaced because its engine hung, and what stands in the way of the next."""
+
+    pod: Annotated[str, Field(max_length=253)] | None = Field(
+        default=None,
+        description="The pod that was, or is to be, replaced last; absent when "
+        "that came to nothing because its engine got on again.",
+    )
+    time: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None,
+        description="When its eviction was last asked for, in UTC.",
+        json_schema_extra={"format": "date-time"},
+    )
+    replacements: int | None = Field(
+        default=None,
+        ge=0,
+        description="Replacements in a row that were decided, each within 24 hours of the one before. The "
+        "pause before the next grows with them.",
+    )
+    reason: Text | None = Field(
+        default=None, description="Why the pod of an engine that hangs now is not replaced yet."
+    )
 
 
 class EffectiveStatus(Group):
@@ -180,15 +217,32 @@ class EffectiveStatus(Group):
     )
     precedence: Short | None = Field(default=None, description="Which objective is kept when both cannot be.")
     tuning_mode: Short | None = Field(default=None, description="Mode of the fast loop.")
+    prefill_budget: Short | None = Field(
+        default=None,
+        description="Auto when the fast loop may move the prefill budget with the cap, else Fixed.",
+    )
     min_num_seqs: int | None = Field(default=None, ge=0, description="Lower bound of the live cap.")
     max_num_active_seqs: int | None = Field(default=None, ge=0, description="Upper bound of the live cap.")
+    metrics_source: Short | None = Field(
+        default=None, description="Whom the operator asks what the engines do: Engine or Prometheus."
+    )
     scaling_mode: Short | None = Field(default=None, description="Who owns the number of replicas.")
     min_replicas: int | None = Field(default=None, ge=0, description="Fewest replicas.")
     max_replicas: int | None = Field(default=None, ge=0, description="Most replicas.")
+    max_surge: int | None = Field(
+        default=None, ge=0, description="Pods that a rollout may start beyond the number of replicas."
+    )
+    max_unavailable: int | None = Field(
+        default=None, ge=0, description="Pods that a rollout may take down at once."
+    )
     startup_timeout: Figure | None = Field(default=None, description="Time that an engine may take to start.")
     drain_timeout: Figure | None = Field(default=None, description="Time that streams may take to end.")
     termination_grace_period: Figure | None = Field(
         default=None, description="Time that a pod may take to end, in all."
+    )
+    replace_stalled_after: Figure | None = Field(
+        default=None,
+        description="Time that an engine hangs before its pod is replaced; absent for never.",
     )
 
 
@@ -196,7 +250,10 @@ class Status(Group):
     """Everything the operator says of a LlamaServer."""
 
     observed_generation: int | None = Field(
-        default=None, ge=0, description="The metadata.generation that this status is about."
+        default=None,
+        ge=NOT_SEEN,
+        description="The metadata.generation that this status is about; -1 until the operator has seen the "
+        "resource.",
     )
     conditions: tuple[Condition, ...] | None = Field(
         default=None,
@@ -228,6 +285,10 @@ class Status(Group):
         max_length=MAX_DECISIONS,
         description="The last decisions, newest first.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    recovery: RecoveryStatus | None = Field(
+        default=None,
+        description="What was done about engines that hang; absent before there was anything to do.",
     )
     effective: EffectiveStatus | None = Field(
         default=None, description="What is really in force: every default resolved."

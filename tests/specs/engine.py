@@ -1,0 +1,126 @@
+"""Mistakes about the engine: its limits, arguments, variables and image."""
+
+from __future__ import annotations
+
+from llamaserver.api.features import TWINS
+from llamaserver.api.managed import MANAGED
+from specs.mistake import GIVEN, Bad
+
+BAD = {
+    "a budget below one token a sequence": Bad(
+        {"spec.engine.maxNumSeqs": 4096}, "spec.engine.maxNumBatchedTokens", "raise it or lower maxNumSeqs"
+    ),
+    "no quantity": Bad(
+        {"spec.engine.resources.limits": {"memory": "32GB"}},
+        "spec.engine.resources.limits",
+        "e.g. 500m, 2 or 16Gi",
+    ),
+    "a negative quantity": Bad(
+        {"spec.engine.resources.requests": {"cpu": -1}}, "spec.engine.resources.requests", "quantity"
+    ),
+    "all of the memory and more": Bad(
+        {"spec.engine.gpuMemoryUtilization": 90}, "spec.engine.gpuMemoryUtilization", "1"
+    ),
+    "a parser that is two words": Bad(
+        {"spec.engine.toolCallParser": "llama3 json"}, "spec.engine.toolCallParser", "the name that vLLM uses"
+    ),
+    "a speculation without room": Bad(
+        {"spec.engine.speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 8}},
+        "spec.engine.maxNumBatchedTokens",
+        "lower maxNumSeqs",
+    ),
+    "an API key given twice": Bad(
+        {
+            "spec.engine.apiKeySecretRef": {"name": "k"},
+            "spec.engine.env": [
+                {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": {"name": "k", "key": "k"}}}
+            ],
+        },
+        "spec.engine.env",
+        "remove it from spec.engine.env",
+    ),
+    **{
+        f"{flag} beside its field": Bad(
+            {
+                f"spec.{'.'.join(twin.path)}": GIVEN[twin.path[1]],
+                "spec.engine.extraArgs": ["--enforce-eager", flag],
+            },
+            "spec.engine.extraArgs",
+            f"is set by spec.{'.'.join(twin.path)} already",
+        )
+        for twin in TWINS
+        for flag in (*twin.flags, f"{twin.flags[0]}.method=x", f"{twin.flags[0].replace('-', '_')}=x")
+        if not flag.startswith("__")
+    },
+    "two plugins in one word": Bad(
+        {"spec.engine.plugins": ["one,two"]}, "spec.engine.plugins[0]", "name of the plugin's entry point"
+    ),
+    "a token given twice": Bad(
+        {
+            "spec.model.tokenSecretRef": {"name": "t"},
+            "spec.engine.env": [
+                {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "t", "key": "k"}}}
+            ],
+        },
+        "spec.engine.env",
+        "remove it from spec.engine.env",
+    ),
+    "a key in plain text": Bad(
+        {"spec.engine.env": [{"name": "VLLM_API_KEY", "value": "example"}]},
+        "spec.engine.env",
+        "valueFrom.secretKeyRef",
+    ),
+    "a variable of the operator's": Bad(
+        {"spec.engine.env": [{"name": "LLAMASERVER_TUNER_KEYS_DIR", "value": "/"}]},
+        "spec.engine.env",
+        "remove it",
+    ),
+    "a folder of old metrics": Bad(
+        {"spec.engine.env": [{"name": "PROMETHEUS_MULTIPROC_DIR", "value": "/tmp"}]},
+        "spec.engine.env",
+        "remove PROMETHEUS_MULTIPROC_DIR",
+    ),
+    "plugins that cannot be merged": Bad(
+        {
+            "spec.engine.env": [
+                {"name": "VLLM_PLUGINS", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+            ]
+        },
+        "spec.engine.env",
+        "write it as value",
+    ),
+    "a variable with two values": Bad(
+        {
+            "spec.engine.env": [
+                {"name": "A", "value": "b", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+            ]
+        },
+        "spec.engine.env[0]",
+        "either value or valueFrom",
+    ),
+    "a variable from nowhere": Bad(
+        {"spec.engine.env": [{"name": "A", "valueFrom": {}}]},
+        "spec.engine.env[0].valueFrom",
+        "set exactly one",
+    ),
+    "a variable twice": Bad(
+        {"spec.engine.env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]},
+        "spec.engine.env[1]",
+        "",
+    ),
+    "a variable with a digit in front": Bad(
+        {"spec.engine.env": [{"name": "1A", "value": "1"}]}, "spec.engine.env[0].name", "no digit in front"
+    ),
+    "an image with a space": Bad(
+        {"spec.engine.image": "vllm/vllm-openai: v0.32.0"}, "spec.engine.image", "spaces"
+    ),
+    "an empty image": Bad({"spec.engine.image": ""}, "spec.engine.image", ""),
+    **{
+        f"the managed flag {spelled}": Bad(
+            {"spec.engine.extraArgs": ["--enforce-eager", spelled]}, "spec.engine.extraArgs", entry.cure
+        )
+        for entry in MANAGED
+        for flag in entry.flags
+        for spelled in {flag, f"{flag}=1", flag[:2] + flag[2:].replace("-", "_")}
+    },
+}
