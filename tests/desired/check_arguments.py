@@ -2,14 +2,18 @@
 serve`.
 
 Prints one JSON object for each: what vLLM understood, or the parser's complaint. Also the names of all
-options.
+options, of the fields of a speculation, and of vLLM's environment variables.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import sys
 
+from vllm import envs
+from vllm.config.observability import ObservabilityConfig
+from vllm.config.speculative import SpeculativeConfig
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
@@ -26,7 +30,27 @@ WANTED = (
     "gpu_memory_utilization",
     "shutdown_timeout",
     "disable_access_log_for_endpoints",
+    "quantization",
+    "enable_auto_tool_choice",
+    "tool_call_parser",
+    "reasoning_parser",
+    "speculative_config",
+    "chat_template",
+    "enable_lora",
+    "lora_modules",
+    "max_loras",
+    "max_lora_rank",
+    "max_cpu_loras",
+    "enforce_eager",
+    "custom_histogram_buckets",
 )
+
+
+def plain(value: object) -> object:
+    """Adapters as vLLM has them, without what was not given; other values as they are."""
+    if isinstance(value, list) and value and dataclasses.is_dataclass(value[0]):
+        return [{"name": one.name, "path": one.path} for one in value]
+    return value
 
 
 def main() -> None:
@@ -37,11 +61,15 @@ def main() -> None:
         try:
             with contextlib.redirect_stderr(complaint):
                 parsed = vars(parser.parse_args(arguments))
-            answers.append({name: parsed.get(name) for name in WANTED})
+            ObservabilityConfig(custom_histogram_buckets=parsed["custom_histogram_buckets"])
+            answers.append({name: plain(parsed.get(name)) for name in WANTED})
         except SystemExit:
             answers.append({"error": complaint.getvalue()})
     options = sorted(option for action in parser._actions for option in action.option_strings)
-    print(json.dumps({"answers": answers, "options": options}))
+    speculative = sorted(field.name for field in dataclasses.fields(SpeculativeConfig))
+    variables = sorted(envs.environment_variables)
+    found = {"answers": answers, "options": options, "speculative": speculative, "variables": variables}
+    print(json.dumps(found))
 
 
 main()

@@ -206,12 +206,32 @@ class TestResources:
         assert "/dev/shm" in mounts, "the runtime's own 64 MB do not suffice to start"
 
     @pytest.mark.parametrize(
+        ("extra", "count", "gib"),
+        [(["-pp", "2"], 4, 8), (["--pipeline-parallel-size=2", "-dp", "2"], 8, 16), (["-dp"], 4, 8)],
+    )
+    def test_all_kinds_of_parallelism_share_memory(
+        self, extra: list[str], count: int, gib: int, pod: Make
+    ) -> None:
+        changes = {"spec.engine.tensorParallelSize": 2, "spec.engine.extraArgs": extra}
+        spec = pod({**changes, "spec.accelerator": {**GPU, "count": count}})
+        (shm,) = (volume for volume in spec["volumes"] if volume["name"] == "shm")
+        assert shm["emptyDir"]["sizeLimit"] == f"{gib}Gi"
+
+    def test_accelerators_by_a_claim_are_claimed_by_the_engine(self, pod: Make) -> None:
+        claimed = {"resourceClaimTemplateName": "gpu", "count": 1}
+        spec = pod({"spec.accelerator": claimed, "spec.engine.resources.requests": {"cpu": 4}})
+        assert spec["resourceClaims"] == [{"name": "accelerator", "resourceClaimTemplateName": "gpu"}]
+        resources = spec["containers"][0]["resources"]
+        assert resources == {"requests": {"cpu": 4}, "claims": [{"name": "accelerator"}]}
+
+    @pytest.mark.parametrize(
         ("accelerator", "user", "read_only"),
         [
             (None, 65532, True),
             (GPU, 65532, False),
             ({"resourceName": "nvidia.com/mig-1g.10gb", "count": 1}, 65532, False),
             ({"resourceName": "amd.com/gpu", "count": 1}, None, False),
+            ({"resourceClaimTemplateName": "gpu", "count": 1}, None, False),
         ],
     )
     def test_the_user_fits_the_devices(

@@ -35,6 +35,17 @@ def test_what_is_built_is_taken_strictly_and_applying_it_again_changes_nothing(
         ], "a change that is none would roll pods, or wake every watcher"
 
 
+def test_a_claim_template_is_kept(built: Make, api_server: Any, namespace: str) -> None:
+    """An API server that does not know dynamic resource allocation would drop the claim without a word."""
+    claimed = {"resourceClaimTemplateName": "gpu", "count": 1}
+    wanted = built({"metadata.namespace": namespace, "spec.accelerator": claimed})["Deployment"]
+    made = api_server.apply(wanted, FIELD_MANAGER, query="force=true&fieldValidation=Strict")
+    assert made.status == 201, made.message
+    spec = made.body["spec"]["template"]["spec"]
+    assert spec["resourceClaims"] == [{"name": "accelerator", "resourceClaimTemplateName": "gpu"}]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "accelerator"}]
+
+
 @pytest.mark.parametrize(
     ("resource", "level"),
     [

@@ -47,6 +47,18 @@ class TestClaims:
         assert mode in problem
         assert "ReadWriteMany" in problem
 
+    @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod"])
+    @pytest.mark.parametrize("replicas", [1, 2])
+    def test_the_additional_pod_of_a_rollout_counts_too(
+        self, mode: str, replicas: int, changed: Make
+    ) -> None:
+        surge = {"spec.scaling.maxReplicas": replicas, "spec.rollout": {"maxSurge": 1}}
+        server = parse(changed({**SHARED_CACHE, **surge}))
+        problem = claim_problem(server, effective(server.spec), {"spec": {"accessModes": [mode]}})
+        assert problem is not None
+        assert "set spec.rollout.maxSurge: 0" in problem
+        assert ("allow one replica" in problem) is (replicas == 2)
+
     @pytest.mark.parametrize(
         ("changes", "modes"),
         [

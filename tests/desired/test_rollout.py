@@ -12,6 +12,7 @@ import pytest
 from llamaserver.api.server import LlamaServerSpec
 from llamaserver.api.wording import alias_of
 from llamaserver.desired import BuildSettings, DesiredFleet, TunerDelivery
+from llamaserver.desired.rollout import ROLLS_NOTHING
 
 Object = dict[str, Any]
 Make = Callable[..., Any]
@@ -36,10 +37,15 @@ FIELDS = {
         {"spec.replicas": 2, "spec.scaling.mode": "Fixed"},
     ),
     "spec.suspend": Move(False, {"spec.suspend": True}),
+    "spec.metrics.source": Move(False, {"spec.metrics.source": "Prometheus"}),
     "spec.model.uri": Move(True, {"spec.model.uri": "hf://a/b"}),
     "spec.model.revision": Move(True, {"spec.model.revision": "main"}),
     "spec.model.servedNames": Move(True, {"spec.model.servedNames": ["x"]}),
     "spec.model.tokenSecretRef": Move(True, {"spec.model.tokenSecretRef": {"name": "t"}}),
+    "spec.model.lora": Move(True, {"spec.model.lora": {"adapters": [{"name": "a", "uri": "hf://o/a"}]}}),
+    "spec.model.chatTemplate": Move(
+        True, {"spec.model.chatTemplate.configMapKeyRef": {"name": "t", "key": "k"}}
+    ),
     "spec.model.cache": Move(True, {"spec.model.cache.persistentVolumeClaim.claimName": "c"}),
     "spec.engine.image": Move(True, {"spec.engine.image": "vllm/vllm-openai:v0.33.0"}),
     "spec.engine.imagePullPolicy": Move(True, {"spec.engine.imagePullPolicy": "Always"}),
@@ -52,6 +58,13 @@ FIELDS = {
         {**TP, "spec.engine.tensorParallelSize": 1, "spec.engine.extraArgs": ["-pp", "2"]},
     ),
     "spec.engine.gpuMemoryUtilization": Move(True, {"spec.engine.gpuMemoryUtilization": 0.8}),
+    "spec.engine.quantization": Move(True, {"spec.engine.quantization": "fp8"}),
+    "spec.engine.toolCallParser": Move(True, {"spec.engine.toolCallParser": "hermes"}),
+    "spec.engine.reasoningParser": Move(True, {"spec.engine.reasoningParser": "deepseek_r1"}),
+    "spec.engine.speculativeConfig": Move(
+        True, {"spec.engine.speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 1}}
+    ),
+    "spec.engine.apiKeySecretRef": Move(True, {"spec.engine.apiKeySecretRef": {"name": "k"}}),
     "spec.engine.extraArgs": Move(True, {"spec.engine.extraArgs": ["-O3"]}),
     "spec.engine.env": Move(True, {"spec.engine.env": [{"name": "A", "value": "1"}]}),
     "spec.engine.plugins": Move(True, {"spec.engine.plugins": ["mine"]}),
@@ -70,15 +83,27 @@ FIELDS = {
     "spec.tuning.mode": Move(False, {"spec.tuning.mode": "Off"}, {"spec.tuning.mode": "Recommend"}),
     "spec.tuning.numSeqs.min": Move(False, {"spec.tuning.numSeqs.min": 8}),
     "spec.tuning.numSeqs.max": Move(False, {"spec.tuning.numSeqs.max": 64}),
+    "spec.tuning.prefillBudget": Move(False, {"spec.tuning.prefillBudget": "Fixed"}),
     "spec.scaling": Move(
         False,
         {"spec.scaling": {"mode": "Auto", "minReplicas": 2, "maxReplicas": 9}},
         {"spec.scaling": {"mode": "External"}},
     ),
     "spec.scheduling": Move(True, {"spec.scheduling.priorityClassName": "serving"}),
+    "spec.podTemplate": Move(True, {"spec.podTemplate.metadata.annotations": {"a": "b"}}),
+    "spec.rollout": Move(False, {"spec.rollout.maxSurge": 1}, {"spec.rollout.maxUnavailable": 2}),
+    "spec.recovery": Move(False, {"spec.recovery.replaceStalledAfter": "5m"}),
     "spec.startup.timeout": Move(True, {"spec.startup.timeout": "45m"}),
     "spec.shutdown.drainTimeout": Move(True, {"spec.shutdown.drainTimeout": "5m"}),
 }
+
+
+def test_what_rolls_nothing_is_no_reason_for_a_rollout() -> None:
+    still = {field.split(".")[1] for field, move in FIELDS.items() if not move.rolls}
+    moving = {field.split(".")[1] for field, move in FIELDS.items() if move.rolls}
+    assert still == ROLLS_NOTHING
+    assert not moving & ROLLS_NOTHING
+
 
 SETTINGS = {
     "public keys": (False, BuildSettings("llamaserver/tuner:0.1.0", public_keys={"k1": "PEM", "k2": "PEM"})),

@@ -7,6 +7,7 @@ from llamaserver.desired.claims import claim_problem
 from llamaserver.desired.difference import first_difference
 from llamaserver.desired.objects import KubeObject
 from llamaserver.desired.replicas import HANDOVER_MANAGER, desired_fleet, handover
+from llamaserver.desired.rollout import Outlook, outlook, rollout_reason
 from llamaserver.desired.settings import BuildSettings, DesiredFleet, TunerDelivery
 
 __all__ = [
@@ -14,11 +15,14 @@ __all__ = [
     "BuildSettings",
     "DesiredFleet",
     "KubeObject",
+    "Outlook",
     "TunerDelivery",
     "build",
     "claim_problem",
     "desired_fleet",
     "first_difference",
     "handover",
+    "outlook",
+    "rollout_reason",
     "termination_grace_seconds",
 ]

@@ -4,19 +4,25 @@ sees SIGTERM.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Final
 
 from llamaserver.api.effective import EffectiveSpec
+from llamaserver.api.features import LoRASpec
 from llamaserver.api.managed import flag_name
-from llamaserver.api.model import Scheme, Source
 from llamaserver.api.names import ENGINE_PORT
 from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.source import Scheme, Source, parse_uri
+from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.release import ACCESS_LOG_FILTER_SINCE, Release
 from llamaserver.desired.shutdown import Shutdown
+from llamaserver.desired.weights import below, model_argument
 
-MODEL_MOUNT: Final = "/mnt/model"
-"""Where the claim of a pvc:// model is mounted, read-only."""
+ADAPTERS_MOUNT: Final = "/mnt/adapters"
+"""Where the claims and images of adapters are mounted, each in a folder that has its number."""
+CHAT_TEMPLATE_DIR: Final = "/etc/llamaserver/chat-template"
+CHAT_TEMPLATE_FILE: Final = "template.jinja"
 
 _ACCESS_LOG: Final = "--disable-access-log-for-endpoints"
 _QUIET_PATHS: Final = "/health,/metrics,/ping,/llamaserver/v1/snapshot"
@@ -30,17 +36,19 @@ def arguments(
     return [*_ours(spec, effective, release, shutdown), *(spec.engine.extra_args or ())]
 
 
-def model_argument(source: Source) -> str:
-    """What vLLM loads: a repository, or a directory inside the container."""
-    return f"{MODEL_MOUNT}/{source.path}" if source.scheme is Scheme.PVC else source.path
+def adapter_volumes(spec: LlamaServerSpec) -> list[Source]:
+    """The claims and images that adapters lie on, each once; a volume has the number of its place here."""
+    sources = [parse_uri(adapter.uri) for adapter in (spec.model.lora.adapters if spec.model.lora else ())]
+    carriers = (source._replace(path="") for source in sources if source.scheme in (Scheme.PVC, Scheme.OCI))
+    return list(dict.fromkeys(carriers))
 
 
 def _ours(
     spec: LlamaServerSpec, effective: EffectiveSpec, release: Release, shutdown: Shutdown
 ) -> Iterator[str]:
     engine = spec.engine
-    yield model_argument(effective.source)
-    if spec.model.revision is not None:
+    yield model_argument(spec)
+    if spec.model.revision is not None and not is_downloaded_first(spec):
         yield f"--revision={spec.model.revision}"
     yield from ("--served-model-name", *effective.served_names)
     yield f"--port={ENGINE_PORT}"
@@ -51,8 +59,45 @@ def _ours(
     yield f"--tensor-parallel-size={effective.tensor_parallel_size}"
     if engine.gpu_memory_utilization is not None:
         yield f"--gpu-memory-utilization={engine.gpu_memory_utilization:g}"
+    yield from _features(spec)
     if shutdown.drain is not None:
         yield f"--shutdown-timeout={shutdown.drain}"
     given = {flag_name(argument) for argument in engine.extra_args or ()}
     if release.has(ACCESS_LOG_FILTER_SINCE) and _ACCESS_LOG not in given:
         yield f"{_ACCESS_LOG}={_QUIET_PATHS}"
+
+
+def _features(spec: LlamaServerSpec) -> Iterator[str]:
+    """What the engine can do beside generating text; nothing where the spec says nothing of it."""
+    engine = spec.engine
+    if engine.quantization is not None:
+        yield f"--quantization={engine.quantization}"
+    if engine.speculative_config is not None:
+        given = engine.speculative_config.model_dump(mode="json", exclude_none=True, by_alias=False)
+        yield f"--speculative-config={json.dumps(given, separators=(',', ':'))}"
+    if spec.model.chat_template is not None:
+        yield f"--chat-template={CHAT_TEMPLATE_DIR}/{CHAT_TEMPLATE_FILE}"
+    if engine.tool_call_parser is not None:
+        yield "--enable-auto-tool-choice"
+        yield f"--tool-call-parser={engine.tool_call_parser}"
+    if engine.reasoning_parser is not None:
+        yield f"--reasoning-parser={engine.reasoning_parser}"
+    if spec.model.lora is not None:
+        yield from _lora(spec, spec.model.lora)
+
+
+def _lora(spec: LlamaServerSpec, lora: LoRASpec) -> Iterator[str]:
+    carriers = adapter_volumes(spec)
+    yield "--enable-lora"
+    yield f"--max-loras={lora.at_once}"
+    if lora.max_lora_rank is not None:
+        yield f"--max-lora-rank={lora.max_lora_rank}"
+    if lora.max_cpu_loras is not None:
+        yield f"--max-cpu-loras={lora.max_cpu_loras}"
+    yield "--lora-modules"
+    for adapter in lora.adapters:
+        source = parse_uri(adapter.uri)
+        carrier = source._replace(path="")
+        mount = f"{ADAPTERS_MOUNT}/{carriers.index(carrier)}" if carrier in carriers else ""
+        # As JSON, for in the shorter form a name could hold a comma or an equals sign.
+        yield json.dumps({"name": adapter.name, "path": below(mount, source)}, separators=(",", ":"))

@@ -14,17 +14,24 @@ from llamaserver.api.names import (
     selector_labels,
 )
 from llamaserver.api.server import LlamaServer, LlamaServerSpec
+from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.arguments import arguments
+from llamaserver.desired.download import DOWNLOAD_ALLOWANCE_S, with_download
 from llamaserver.desired.environment import environment
 from llamaserver.desired.objects import KubeObject, child
+from llamaserver.desired.placement import placement
+from llamaserver.desired.podtemplate import merged
 from llamaserver.desired.probes import probes
 from llamaserver.desired.release import release_of
+from llamaserver.desired.rollout import strategy
 from llamaserver.desired.security import engine_security, pod_security
 from llamaserver.desired.settings import BuildSettings, DesiredFleet
 from llamaserver.desired.shutdown import Shutdown, shutdown
 from llamaserver.desired.tuner import engine_tuner_mount, tuner_init_containers, tuner_volume
 from llamaserver.desired.volumes import mounts, volumes
 
+ACCELERATOR_CLAIM: Final = "accelerator"
+"""Name, inside the pod, of the claim that dynamic resource allocation fills."""
 IMAGE_PULL_ALLOWANCE_S: Final = 900
 """Images of ten gigabytes are pulled before the startup probe starts to count."""
 
@@ -35,16 +42,13 @@ def deployment(
     """The Deployment. `replicas` is sent only when it is ours to decide."""
     name = server.metadata.name
     times = shutdown(effective, release_of(server.spec.engine.image), settings)
+    ours = {"metadata": {"labels": child_labels(name)}, "spec": _pod(server, effective, settings, times)}
     spec: dict[str, Any] = {
         "selector": {"matchLabels": selector_labels(name)},
         "revisionHistoryLimit": 3,
-        "progressDeadlineSeconds": _progress_deadline(effective, times),
-        # A surge needs a spare accelerator, which most clusters do not have: the new pod would wait for ever.
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
-        "template": {
-            "metadata": {"labels": child_labels(name)},
-            "spec": _pod(server, effective, settings, times),
-        },
+        "progressDeadlineSeconds": _progress_deadline(server.spec, effective, times),
+        "strategy": strategy(effective),
+        "template": with_download(merged(ours, server.spec.pod_template), server.spec),
     }
     if fleet.replicas is not None:
         spec["replicas"] = fleet.replicas
@@ -56,11 +60,12 @@ def grace_period(server: LlamaServer, effective: EffectiveSpec, settings: BuildS
     return shutdown(effective, release_of(server.spec.engine.image), settings).grace_period
 
 
-def _progress_deadline(effective: EffectiveSpec, times: Shutdown) -> int:
-    """Longer than anything that is still progress: an old pod drains, an image is pulled, an engine
-    starts.
+def _progress_deadline(spec: LlamaServerSpec, effective: EffectiveSpec, times: Shutdown) -> int:
+    """Longer than anything that is still progress: an old pod drains, an image is pulled, a model is
+    downloaded, an engine starts.
     """
-    return times.grace_period + IMAGE_PULL_ALLOWANCE_S + math.ceil(effective.startup_timeout.seconds)
+    allowed = times.grace_period + IMAGE_PULL_ALLOWANCE_S + math.ceil(effective.startup_timeout.seconds)
+    return allowed + (DOWNLOAD_ALLOWANCE_S if is_downloaded_first(spec) else 0)
 
 
 def _pod(
@@ -75,16 +80,11 @@ def _pod(
         # A Service called `vllm` would set VLLM_PORT=tcp://..., on which vLLM fails to start.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "topologySpreadConstraints": [
-            {
-                "topologyKey": "kubernetes.io/hostname",
-                "maxSkew": 1,
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector_labels(server.metadata.name)},
-            }
-        ],
-        **(spec.scheduling.to_dict() if spec.scheduling else {}),
+        **placement(server),
     }
+    if spec.accelerator is not None and spec.accelerator.resource_claim_template_name is not None:
+        template = spec.accelerator.resource_claim_template_name
+        pod["resourceClaims"] = [{"name": ACCELERATOR_CLAIM, "resourceClaimTemplateName": template}]
     if init := tuner_init_containers(settings):
         pod["initContainers"] = init
     return pod
@@ -106,7 +106,7 @@ def _engine(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **_lifecycle(times),
         "securityContext": engine_security(spec.accelerator),
-        "volumeMounts": [*mounts(effective), engine_tuner_mount(settings)],
+        "volumeMounts": [*mounts(spec, effective), engine_tuner_mount(settings)],
         **probes(effective),
     }
 
@@ -117,9 +117,11 @@ def _lifecycle(times: Shutdown) -> dict[str, Any]:
 
 
 def _resources(spec: LlamaServerSpec) -> dict[str, Any]:
-    """The user's CPU and memory, and the accelerators, of which request and limit must be equal."""
+    """The user's CPU and memory, and the accelerators: claimed, or with request and limit equal."""
     asked = spec.engine.resources.to_dict() if spec.engine.resources else {}
     if spec.accelerator is None:
         return asked
+    if spec.accelerator.resource_name is None:
+        return {**asked, "claims": [{"name": ACCELERATOR_CLAIM}]}
     own = {spec.accelerator.resource_name: spec.accelerator.count}
     return {part: {**asked.get(part, {}), **own} for part in ("requests", "limits")}

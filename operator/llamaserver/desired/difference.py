@@ -9,20 +9,10 @@ from typing import Any, Final
 
 from llamaserver.api.names import FIELD_MANAGER
 from llamaserver.api.quantity import quantity_value
+from llamaserver.desired.lists import item_key
 
 ABSENT: Final = "(absent)"
 LONGEST_VALUE: Final = 160
-
-_ITEM_KEYS: Final = {
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "volumeMounts": "mountPath",
-    "ownerReferences": "uid",
-    "topologySpreadConstraints": "topologyKey",
-}
-"""Lists that are maps by nature, by the key that names an item; all others are compared as wholes."""
 
 _QUANTITIES: Final = re.compile(r"\.(limits|requests|sizeLimit)([.\[]|$)")
 """Where quantities stand: under these keys, whose own keys may hold dots (`limits[nvidia.com/gpu]`)."""
@@ -54,6 +44,13 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ""
 
 
+def differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    """Every difference between two plain values at `path`, each as `path: old -> new`."""
+    if isinstance(old, Mapping) or isinstance(new, Mapping):
+        old, new = old or {}, new or {}
+    yield from _differences(path, old, new, _EVERYTHING)
+
+
 def _ours(managed_fields: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     for entry in managed_fields:
         if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Apply":
@@ -80,10 +77,15 @@ def _descend(owned: Owned, *path: str) -> Owned:
 def _differences(path: str, old: Any, new: Any, owned: Owned) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         yield from _in_mapping(path, old, new, owned)
-    elif isinstance(old, list) and isinstance(new, list):
-        yield from _in_list(path, old, new, owned)
+    elif _listed(old) and _listed(new) and not (old is None and new is None):
+        yield from _in_list(path, old or [], new or [], owned)
     elif not _same(path, old, new):
         yield f"{path}: {_text(old)} -> {_text(new)}"
+
+
+def _listed(value: Any) -> bool:
+    """A list, or none, which is told item by item as well."""
+    return value is None or isinstance(value, list)
 
 
 def _in_mapping(path: str, old: Mapping[str, Any], new: Mapping[str, Any], owned: Owned) -> Iterator[str]:
@@ -95,7 +97,7 @@ def _in_mapping(path: str, old: Mapping[str, Any], new: Mapping[str, Any], owned
 
 
 def _in_list(path: str, old: list[Any], new: list[Any], owned: Owned) -> Iterator[str]:
-    key = _ITEM_KEYS.get(path.rpartition(".")[2])
+    key = item_key(path.rpartition(".")[2], old, new)
     if key is None:
         yield from _in_plain_list(path, old, new)
         return

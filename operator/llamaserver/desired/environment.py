@@ -34,7 +34,7 @@ def environment(spec: LlamaServerSpec) -> list[EnvEntry]:
         "PYTHONPATH": _joined(":", (TUNER_DIR,), _words(given, "PYTHONPATH", ":")),
         "VLLM_PLUGINS": _joined(",", _plugins(spec, given), _words(given, "VLLM_PLUGINS", ",")),
     }
-    ours = [*_fixed(merged), *_token(spec)]
+    ours = [*_fixed(merged), *_secrets(spec)]
     users = [variable.to_dict() for name, variable in given.items() if name not in merged]
     return [*(entry for entry in ours if entry["name"] not in given or entry["name"] in merged), *users]
 
@@ -52,9 +52,11 @@ def _fixed(merged: dict[str, str]) -> Iterator[EnvEntry]:
     yield {"name": "TRITON_CACHE_DIR", "value": f"{CACHE_DIR}/triton"}
 
 
-def _token(spec: LlamaServerSpec) -> Iterator[EnvEntry]:
+def _secrets(spec: LlamaServerSpec) -> Iterator[EnvEntry]:
     if (ref := spec.model.token_secret_ref) is not None:
         yield {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": ref.to_dict()}}
+    if (key := spec.engine.api_key_secret_ref) is not None:
+        yield {"name": "VLLM_API_KEY", "valueFrom": {"secretKeyRef": key.to_dict()}}
 
 
 def _plugins(spec: LlamaServerSpec, given: dict[str, EnvVar]) -> tuple[str, ...]:

@@ -6,8 +6,8 @@ caches are writable, with two exceptions, which decide what is set here:
 - The NVIDIA container runtime's hooks write links into the container's root before the engine starts, so the
   root file system stays writable where there is an accelerator. Without one it is read-only.
 - Device nodes of other vendors (/dev/kfd, /dev/dri, /dev/vfio) belong to root and to groups whose numbers
-  differ from node to node. There the image's own user stays, without capabilities and without a way to more
-  privileges.
+  differ from node to node, and of a resource claim nobody can tell the vendor. There the image's own user
+  stays, without capabilities and without a way to more privileges.
 
 The first two kinds meet the Pod Security Standard `restricted`; the third meets `baseline`.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llamaserver.api.engine import AcceleratorSpec
+from llamaserver.api.accelerator import AcceleratorSpec
 
 USER_ID: Final = 65532
 """The user `nonroot` of common minimal images; it owns nothing in vLLM's."""
@@ -27,7 +27,7 @@ _SECCOMP: Final = {"type": "RuntimeDefault"}
 def pod_security(accelerator: AcceleratorSpec | None) -> dict[str, Any]:
     """The pod's security context. `fsGroup` makes claims writable for the caches."""
     group = {"fsGroup": USER_ID, "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": dict(_SECCOMP)}
-    if accelerator is not None and not accelerator.resource_name.startswith("nvidia.com/"):
+    if accelerator is not None and not accelerator.is_nvidia:
         return group
     return {"runAsNonRoot": True, "runAsUser": USER_ID, "runAsGroup": USER_ID, **group}
 

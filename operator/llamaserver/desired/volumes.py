@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any, Final
 
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.api.model import Scheme
-from llamaserver.api.server import LlamaServer
-from llamaserver.desired.arguments import MODEL_MOUNT
+from llamaserver.api.podtemplate import ADAPTER_PREFIX
+from llamaserver.api.server import LlamaServer, LlamaServerSpec
+from llamaserver.api.source import Scheme, Source
+from llamaserver.api.weights import is_downloaded_first
+from llamaserver.desired.arguments import (
+    ADAPTERS_MOUNT,
+    CHAT_TEMPLATE_DIR,
+    CHAT_TEMPLATE_FILE,
+    adapter_volumes,
+)
 from llamaserver.desired.environment import CACHE_DIR, HOME_DIR, KEYS_DIR, TUNER_DIR
 from llamaserver.desired.keys import keys_name
+from llamaserver.desired.weights import MODEL_MOUNT
 
 TUNER_VOLUME: Final = "tuner"
 SHM_GIB_PER_WORKER: Final = 2
@@ -25,13 +33,21 @@ def volumes(server: LlamaServer, effective: EffectiveSpec) -> list[dict[str, Any
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_shm_gib(effective)}Gi"}},
         {"name": "tuner-keys", "configMap": {"name": keys_name(server.metadata.name), "optional": True}},
     ]
-    if effective.source.scheme is Scheme.PVC:
-        claim = {"claimName": effective.source.claim, "readOnly": True}
-        made.append({"name": "model", "persistentVolumeClaim": claim})
+    if effective.source.scheme in (Scheme.PVC, Scheme.OCI):
+        made.append({"name": "model", **_carrier(effective.source)})
+    elif is_downloaded_first(server.spec):
+        # Holds nothing but the link to what was downloaded, which is this pod's own.
+        made.append({"name": "model", "emptyDir": {"sizeLimit": "1Mi"}})
+    for number, carrier in enumerate(adapter_volumes(server.spec)):
+        made.append({"name": f"{ADAPTER_PREFIX}{number}", **_carrier(carrier)})
+    if (template := server.spec.model.chat_template) is not None:
+        ref = template.config_map_key_ref
+        items = [{"key": ref.key, "path": CHAT_TEMPLATE_FILE}]
+        made.append({"name": "chat-template", "configMap": {"name": ref.name, "items": items}})
     return made
 
 
-def mounts(effective: EffectiveSpec) -> list[dict[str, Any]]:
+def mounts(spec: LlamaServerSpec, effective: EffectiveSpec) -> list[dict[str, Any]]:
     """Where the engine's container has them, all but the tuner."""
     made: list[dict[str, Any]] = [
         {"name": "cache", "mountPath": CACHE_DIR},
@@ -39,14 +55,26 @@ def mounts(effective: EffectiveSpec) -> list[dict[str, Any]]:
         {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own
         {"name": "tuner-keys", "mountPath": KEYS_DIR, "readOnly": True},
     ]
-    if effective.source.scheme is Scheme.PVC:
+    if effective.source.scheme in (Scheme.PVC, Scheme.OCI) or is_downloaded_first(spec):
         made.append({"name": "model", "mountPath": MODEL_MOUNT, "readOnly": True})
+    for number, _ in enumerate(adapter_volumes(spec)):
+        place = {"name": f"{ADAPTER_PREFIX}{number}", "mountPath": f"{ADAPTERS_MOUNT}/{number}"}
+        made.append({**place, "readOnly": True})
+    if spec.model.chat_template is not None:
+        made.append({"name": "chat-template", "mountPath": CHAT_TEMPLATE_DIR, "readOnly": True})
     return made
 
 
 def tuner_mount() -> dict[str, Any]:
     """Where the tuner's files are found by Python."""
     return {"name": TUNER_VOLUME, "mountPath": TUNER_DIR, "readOnly": True}
+
+
+def _carrier(source: Source) -> dict[str, Any]:
+    """The volume that holds a model or adapters: a claim, or an image, which Kubernetes mounts read-only."""
+    if source.scheme is Scheme.OCI:
+        return {"image": {"reference": source.image}}
+    return {"persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}
 
 
 def _cache(server: LlamaServer) -> dict[str, Any]:
@@ -57,4 +85,4 @@ def _cache(server: LlamaServer) -> dict[str, Any]:
 
 
 def _shm_gib(effective: EffectiveSpec) -> int:
-    return SHM_GIB_PER_WORKER * effective.tensor_parallel_size
+    return SHM_GIB_PER_WORKER * effective.workers
