@@ -2,8 +2,8 @@
 
     PYTHONPATH=operator:tests .venv/bin/python tests/control/figures.py [CHAPTER...]
 
-Chapters are held, noise, memory, shift, disturbed and cost; without any, all of them (some minutes). Virtual
-time: the figures do not depend on the machine, `cost` excepted.
+Chapters are held, noise, memory, lengths, shift, disturbed and cost; without any, all of them (some minutes).
+Virtual time: the figures do not depend on the machine, `cost` excepted.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from control.plant import CPU_24M, H100_8B, Lengths, Profile, chat, words
-from control.world import World, constant, reversals
 from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
 from llamaserver.control import Fleet, Limits, Objective, decide
 from llamaserver.observe import advance, parse_snapshot
+from llamaserver.simulate.clients import reversals
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.lengths import Lengths, chat, unset, up_to_4096, words
+from llamaserver.simulate.profiles import CPU_24M, H100_8B, Profile
+from llamaserver.simulate.world import World
 
 FIXED = Limits(scaling=ScalingMode.FIXED)
+ALONE = replace(FIXED, budget_moves=False)
+TAILS = (Statistic.P90, Statistic.P95, Statistic.P99)
 SEEDS = (1, 2, 3)
 SECONDS = 660.0
 Load = tuple[str, Profile, Lengths, int]
@@ -86,24 +91,50 @@ def held() -> None:
         "seeds"
     )
     print(
-        "| load | objective | ceiling: statistic, tokens/s | best fixed cap, tokens/s | the law: missed | "
-        "tokens/s | share | reversals |"
+        "| load | objective | ceiling: statistic, tokens/s | best fixed cap, tokens/s | cap alone: missed | "
+        "tokens/s | reversals | both knobs: missed | tokens/s | of the best fixed cap | first token, s: cap "
+        "alone, both | reversals |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|" + 12 * "---|")
     for load, which, target_s in OBJECTIVES:
         ceiling = at_cap(load, load[1].max_num_seqs)
         seen = statistics.median(windows_at(ceiling, which))
         cap, best = hindsight(load, which, target_s)
-        runs = [world(load, Objective(target_s, which), seed=s).run(SECONDS) for s in SEEDS]
-        missed = statistics.mean(w.violated(25) for w in runs)
-        tokens = statistics.mean(w.tokens_per_s(60) for w in runs)
-        turns = max(reversals(w.changes(60)) for w in runs)
+        objective = Objective(target_s, which)
+        alone = outcome([world(load, objective, ALONE, seed=s).run(SECONDS) for s in SEEDS])
+        both = outcome([world(load, objective, seed=s).run(SECONDS) for s in SEEDS])
+        told = f"{alone.missed} | {alone.tokens_per_s:.0f} | {alone.turns} | "
+        if which in TAILS:
+            share = 100 * both.tokens_per_s / max(1.0, best)
+            told += f"{both.missed} | {both.tokens_per_s:.0f} | {share:.0f} % | "
+            told += f"{alone.first_token_s:.1f}, {both.first_token_s:.1f} | {both.turns} |"
+        else:
+            told += f"as alone | | {100 * alone.tokens_per_s / max(1.0, best):.0f} % | | |"
         print(
             f"| {load[0]} | {which} {1e3 * target_s:.0f} ms | {1e3 * seen:.0f} ms, "
-            f"{ceiling.tokens_per_s(40):.0f} | {cap}, {best:.0f} | {100 * missed:.1f} % | {tokens:.0f} | "
-            f"{100 * tokens / max(1.0, best):.0f} % | {turns} |",
+            f"{ceiling.tokens_per_s(40):.0f} | {cap}, {best:.0f} | {told}",
             flush=True,
         )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Means over seeds; reversals of the worst."""
+
+    missed: str
+    tokens_per_s: float
+    first_token_s: float
+    turns: int
+
+
+def outcome(runs: list[World]) -> Outcome:
+    waits = [w.engines["pod-1"].ttft for w in runs]
+    return Outcome(
+        f"{100 * statistics.mean(w.violated(25) for w in runs):.1f} %",
+        statistics.mean(w.tokens_per_s(60) for w in runs),
+        statistics.mean(t.total / max(1, t.count) for t in waits),
+        max(reversals(w.changes(60)) for w in runs),
+    )
 
 
 def noise() -> None:
@@ -121,7 +152,9 @@ def noise() -> None:
         (H100, Statistic.MEAN, 0.020),
     ):
         for name, more in wrongs:
-            runs = [world(load, Objective(target_s, which), seed=s, **more).run(SECONDS) for s in SEEDS]
+            runs = [
+                world(load, Objective(target_s, which), ALONE, seed=s, **more).run(SECONDS) for s in SEEDS
+            ]
             turns = max(reversals(w.changes(60)) for w in runs)
             missed = max(w.violated(40) for w in runs)
             print(
@@ -158,6 +191,62 @@ def memory() -> None:
         )
 
 
+def lengths() -> None:
+    print("\n## lengths: from 60 s on outputs are three to nine times as long; 240 s, no latency objective")
+    print("| load | seed | preemptions in 30 s without | with | in all without | with | tokens/s |")
+    print("|---|---|---|---|---|---|---|")
+    for load, kv, longest in ((CPU, 6000, 900), (H100, 150_000, 1800)):
+
+        def turning(
+            rng: random.Random, t: float, load: Load = load, longest: int = longest
+        ) -> tuple[int, int]:
+            prompt, output = load[2](rng, t)
+            return prompt, output if t < 60 else rng.randint(longest // 3, longest)
+
+        small = (load[0], replace(load[1], kv_tokens=kv), turning, load[3])
+        for seed in SEEDS:
+            counts, tokens = [], []
+            for mode in (TuningMode.OFF, TuningMode.AUTO):
+                made = world(small, Objective(None), replace(FIXED, tuning=mode), seed=seed)
+                seen = [made.run(until).engines["pod-1"].preempted_ever for until in (60, 90, 240)]
+                counts.append((seen[1] - seen[0], seen[2] - seen[0]))
+                tokens.append(made.tokens_per_s(60))
+            (early_off, off), (early_on, on) = counts
+            share = 100 * tokens[1] / tokens[0]
+            print(
+                f"| {load[0]}, {kv} tokens | {seed} | {early_off} | {early_on} | {off} | {on} | "
+                f"{share:.0f} % |",
+                flush=True,
+            )
+
+    print("\noutputs of 410 to 1229 tokens; 200 s, tokens/s from 66 s on")
+    print(
+        "| load | max_tokens | seed | best fixed cap, tokens/s, preemptions | the law | share | preemptions |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for load, kv, caps in ((CPU, 12_000, range(11, 24, 3)), (H100, 150_000, range(72, 109, 12))):
+
+        def early(rng: random.Random, t: float, load: Load = load) -> tuple[int, int]:
+            return load[2](rng, t)[0], rng.randint(410, 1229)
+
+        small = (load[0], replace(load[1], kv_tokens=kv, max_model_len=8192), early, load[3])
+        for seed in SEEDS:
+            fixed = []
+            for cap in caps:
+                made = world(small, Objective(None), replace(FIXED, tuning=TuningMode.OFF), seed=seed)
+                made.engines["pod-1"].put(cap, 1e9)
+                fixed.append((made.run(200).tokens_per_s(66), cap, made.engines["pod-1"].preempted_ever))
+            best, cap, preempted = max(fixed)
+            for name, allowed in (("4096", up_to_4096), ("unset", unset)):
+                made = world(small, Objective(None), seed=seed, allowed=allowed).run(200)
+                tokens_per_s, count = made.tokens_per_s(66), made.engines["pod-1"].preempted_ever
+                print(
+                    f"| {load[0]}, {kv} tokens | {name} | {seed} | {cap}, {best:.0f}, {preempted} | "
+                    f"{tokens_per_s:.0f} | {100 * tokens_per_s / best:.0f} % | {count} |",
+                    flush=True,
+                )
+
+
 def shift() -> None:
     print("\n## shift: prompts three times as long from 120 s to 300 s; breach from the ceiling")
 
@@ -166,7 +255,7 @@ def shift() -> None:
         return (3 * prompt if 120 < t < 300 else prompt), output
 
     for which, target_s in ((Statistic.MEAN, 0.020), (Statistic.P95, 0.040)):
-        made = world(("", CPU_24M, longer, 40), Objective(target_s, which)).run(480)
+        made = world(("", CPU_24M, longer, 40), Objective(target_s, which), ALONE).run(480)
         values = made.figures(20)
         over = [round(20 + 10 * i) for i, v in enumerate(values) if v > target_s]
         print(
@@ -182,7 +271,7 @@ def shift() -> None:
             constant(load[3]),
         )
         made.run(40)
-        made.limits = FIXED
+        made.limits = ALONE
         made.run(120)
         values = made.figures(40)
         print(
@@ -209,7 +298,7 @@ def disturbed() -> None:
         )
         fixed.engines["pod-1"].put(14, 1e9)
         fixed.run(150)
-        law = world(("", CPU_24M, brief, 40), objective, stalls=stalls, seed=3).run(150)
+        law = world(("", CPU_24M, brief, 40), objective, ALONE, stalls=stalls, seed=3).run(150)
         during = f"{100 * law.violated(40):.0f} %, {law.tokens_per_s(40):.0f}"
         law.engines["pod-1"].stalls = 0.0
         law.run(400)
@@ -247,6 +336,7 @@ CHAPTERS = {
     "held": held,
     "noise": noise,
     "memory": memory,
+    "lengths": lengths,
     "shift": shift,
     "disturbed": disturbed,
     "cost": cost,

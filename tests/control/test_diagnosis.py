@@ -6,14 +6,18 @@ import random
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from control.plant import CPU_24M, H100_8B, Profile, chat, words
-from control.world import World, constant
 from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
 from llamaserver.control import Cause, Diagnosis, Limits, Objective
+from llamaserver.control.stalls import GRACE_S
 from llamaserver.observe import NoWindow
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.lengths import chat, words
+from llamaserver.simulate.profiles import CPU_24M, H100_8B, Profile
+from llamaserver.simulate.world import World
 
 MEAN_20 = Objective(0.020, Statistic.MEAN)
 OFF = Limits(tuning=TuningMode.OFF)
@@ -106,7 +110,10 @@ def test_a_percentile_broken_by_prefill_alone_is_interference_with_a_budget() ->
     def brief(rng: random.Random, _: float) -> tuple[int, int]:
         return rng.choice((64, 128, 256)), rng.randint(20, 60)
 
-    found = settled(World(Objective(0.025, Statistic.P99), lengths=brief, streams=constant(40)).run(150), 40)
+    world = World(
+        Objective(0.025, Statistic.P99), lengths=brief, streams=constant(40), live_budget="ChunkedPrefillOff"
+    )
+    found = settled(world.run(150), 40)
     assert found.cause is Cause.PREFILL_INTERFERENCE
     assert re.search(r"keep the cap at [12]; decoding alone would allow \d\d", found.message)
     budget = re.search(r"maxNumBatchedTokens to about (\d+)", found.advice)
@@ -116,9 +123,17 @@ def test_a_percentile_broken_by_prefill_alone_is_interference_with_a_budget() ->
 
 
 def test_where_prefill_costs_capacity_the_advice_says_so() -> None:
-    found = settled(World(Objective(0.030, Statistic.P95), streams=constant(40)).run(150))
+    world = World(Objective(0.030, Statistic.P95), streams=constant(40), live_budget="ChunkedPrefillOff")
+    found = settled(world.run(150))
     assert found.cause is Cause.CAPACITY_EXHAUSTED
     assert "smaller engine.maxNumBatchedTokens" in found.advice
+
+
+def test_a_budget_that_only_the_user_holds_back_is_named() -> None:
+    world = World(Objective(0.030, Statistic.P95), Limits(budget_moves=False), streams=constant(40))
+    found = settled(world.run(150))
+    assert "spec.tuning.prefillBudget: Auto" in found.advice
+    assert "maxNumBatchedTokens" not in found.advice
 
 
 def test_requests_held_by_something_else_are_admission_elsewhere() -> None:
@@ -141,17 +156,30 @@ def test_requests_held_by_something_else_are_admission_elsewhere() -> None:
     assert world.engines["pod-1"].cap <= 32
 
 
-def test_an_engine_that_stands_still_is_stalled_after_half_a_minute() -> None:
+@pytest.mark.parametrize(("target_s", "seed"), [(0.014, 3), (0.022, 2), (0.022, 3), (0.026, 3)])
+def test_a_batch_that_fills_after_a_raise_is_not_held_by_something_else(target_s: float, seed: int) -> None:
+    world = World(Objective(target_s, Statistic.P95), streams=constant(40), seed=seed).run(90)
+    assert any(later > sooner for sooner, later in pairwise(world.changes(0)))
+    said = [v for _, d in world.decisions for v in d.trail if v.rule == "diagnosis/admission_elsewhere"]
+    assert said
+    assert not any(v.fired for v in said)
+
+
+def test_an_engine_that_stands_still_is_stalled_after_its_grace() -> None:
     world = World(MEAN_20, streams=constant(8)).run(40)
     engine = world.engines["pod-1"]
     engine.run_until = lambda until: None  # type: ignore[method-assign]
-    world.run(60)
+    world.run(150)
     assert world.decisions[-1][1].diagnosis.cause is Cause.STALE
-    world.run(90)
+    assert world.decisions[-1][1].stalled == ()
+    world.run(170)
     found = world.decisions[-1][1].diagnosis
     assert found.cause is Cause.STALLED
     assert "delete the pod" in found.advice
     assert found.evidence["running"] == 8
+    (told,) = world.decisions[-1][1].stalled
+    assert (told.pod, told.running, told.doubt, told.silent) == ("pod-1", 8, None, False)
+    assert told.still_s >= told.grace_s == GRACE_S
 
 
 def test_a_pod_out_of_reach_is_stale_not_idle_and_not_stalled() -> None:
@@ -167,9 +195,11 @@ def test_a_pod_out_of_reach_is_stale_not_idle_and_not_stalled() -> None:
 def test_a_single_odd_tick_does_not_change_the_cause() -> None:
     world = World(MEAN_20, streams=constant(4)).run(60)
     world.unreachable.add("pod-1")
-    assert world.tick().diagnosis.cause is Cause.HEALTHY
+    world.tick()
+    assert world.decisions[-1][1].diagnosis.cause is Cause.HEALTHY
     world.unreachable.clear()
-    assert world.tick().diagnosis.cause is Cause.HEALTHY
+    world.tick()
+    assert world.decisions[-1][1].diagnosis.cause is Cause.HEALTHY
     assert world.decisions[-1][1].diagnosis.since < 30.0
 
 
@@ -201,6 +231,7 @@ def test_steps_slow_for_no_reason_of_the_engines_are_disturbed_and_not_blamed_on
     world = World(Objective(0.020, Statistic.P95), lengths=brief, streams=constant(40), stalls=0.2).run(200)
     found = [d.diagnosis for t, d in world.decisions if t > 60 and d.diagnosis.cause is Cause.DISTURBED]
     assert len(found) > 20
-    assert float(found[-1].evidence["beyond"]) > 0.05
-    assert float(found[-1].evidence["decode_step_ms"]) < 18.0
-    assert "neighbours" in found[-1].advice
+    told = [f for f in found if "next" not in f.evidence][-1]
+    assert float(told.evidence["beyond"]) > 0.05
+    assert float(told.evidence["decode_step_ms"]) < 18.0
+    assert "neighbours" in told.advice

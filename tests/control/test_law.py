@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.plant import CPU_24M, Engine
-from control.world import World, constant
 from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
 from llamaserver.control import Decision, Fleet, Limits, Objective, State, decide, initial
 from llamaserver.observe import (
@@ -24,18 +22,47 @@ from llamaserver.observe import (
     parse_exposition,
     parse_snapshot,
 )
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.profiles import CPU_24M
+from llamaserver.simulate.world import World
 
 P95_30 = Objective(0.030, Statistic.P95)
 ONE = Fleet(1, 1, 0)
 
 
+def test_recommend_names_both_knobs_where_they_are_worth_it_and_they_hold_the_objective() -> None:
+    recommend = Limits(tuning=TuningMode.RECOMMEND, scaling=ScalingMode.FIXED)
+    world = World(P95_30, recommend, streams=constant(40)).run(120)
+    assert all(d.setpoints == {} for _, d in world.decisions)
+    named = {
+        (v.evidence["recommended"], v.evidence.get("recommended_budget"))
+        for t, d in world.decisions
+        for v in d.trail
+        if v.rule == "Recommend" and t > 60
+    }
+    ((cap, budget),) = named  # it does not waver
+    assert (
+        f"the recommended cap is {cap}, with {budget} tokens a step"
+        in world.decisions[-1][1].diagnosis.message
+    )
+    alone = world.state.pods["pod-1"].best
+    assert alone is not None
+    assert int(cap) >= 1.1 * alone
+    world.engines["pod-1"].put(cap, 1e9, budget)
+    world.run(240)
+    assert world.violated(140) <= 0.1
+
+
 def test_recommend_computes_and_sets_nothing() -> None:
-    world = World(P95_30, Limits(tuning=TuningMode.RECOMMEND), streams=constant(40)).run(90)
+    limits = Limits(tuning=TuningMode.RECOMMEND, budget_moves=False)
+    world = World(P95_30, limits, streams=constant(40)).run(90)
     assert all(d.setpoints == {} for _, d in world.decisions)
     decision = world.decisions[-1][1]
     (told,) = [v for v in decision.trail if v.rule == "Recommend"]
     assert 8 <= int(told.evidence["recommended"]) <= 18
     assert "the recommended cap is" in decision.diagnosis.message
+    assert "tokens a step" not in decision.diagnosis.message
     assert decision.diagnosis.cause in ("OverBatched", "PrefillInterference")
 
 
@@ -55,7 +82,9 @@ def test_switching_to_auto_acts_on_what_was_learned_while_looking() -> None:
     world = World(P95_30, Limits(tuning=TuningMode.RECOMMEND), streams=constant(40)).run(60)
     world.limits = Limits()
     world.tick()
-    assert world.engines["pod-1"].cap <= 18
+    engine = world.engines["pod-1"]
+    assert engine.cap < 30
+    assert engine.budget < 100
 
 
 def test_text_alone_observes_and_diagnoses_and_says_why_no_cap_is_set() -> None:
@@ -102,8 +131,19 @@ def test_the_users_bounds_hold_always() -> None:
     assert {c for _, _, c in world.caps} <= {32}  # never above what the engine started with
 
 
-def test_the_prefill_budget_is_left_alone() -> None:
-    world = World(P95_30, streams=constant(40)).run(30)
+@pytest.mark.parametrize(
+    ("objective", "live_budget"),
+    [
+        (P95_30, "ChunkedPrefillOff"),
+        (Objective(0.020, Statistic.MEAN), ""),
+        (Objective(0.020, Statistic.P50), ""),
+        (Objective(None), ""),
+    ],
+    ids=["not movable", "mean", "median", "batch"],
+)
+def test_the_prefill_budget_is_left_alone(objective: Objective, live_budget: str) -> None:
+    world = World(objective, streams=lambda t: 40 if t > 10 else 0, live_budget=live_budget).run(60)
+    assert world.caps
     assert all(s.max_num_scheduled_tokens is None for _, d in world.decisions for s in d.setpoints.values())
 
 
@@ -116,10 +156,16 @@ def test_the_same_arguments_give_the_same_decision() -> None:
     assert state == before
 
 
-def test_every_decision_explains_itself() -> None:
-    decision = World(P95_30, streams=constant(40)).run(60).decisions[-1][1]
+@pytest.mark.parametrize(
+    ("live_budget", "asked"),
+    [("", ("Shares", "Budget")), ("NoAttribute", ("Breach",))],
+    ids=["both knobs", "cap alone"],
+)
+def test_every_decision_explains_itself(live_budget: str, asked: tuple[str, ...]) -> None:
+    world = World(P95_30, streams=constant(40), live_budget=live_budget).run(60)
+    decision = world.decisions[-1][1]
     rules = [v.rule for v in decision.trail]
-    assert {"Breach", "Raise", "KVCeiling", "Replicas"} <= set(rules)
+    assert {*asked, "Raise", "KVCeiling", "Replicas"} <= set(rules)
     assert all(v.reason for v in decision.trail)
     assert sum(v.fired for v in decision.trail if v.rule.startswith("diagnosis/")) <= 1
     json.dumps([dict(v.evidence) for v in decision.trail])
@@ -192,7 +238,8 @@ def _answer(data: st.DataObject, snapshots: list[bytes], texts: list[str], now: 
     if kind == "text":
         return parse_exposition(texts[i], now, incarnation)
     if kind == "damaged":
-        key = data.draw(st.sampled_from(['"running": ', '"sum": ', '"y": ', '"used_blocks": ']))
+        names = ("running", "sum", "y", "used_blocks", "max_tokens", "generated_tokens")
+        key = data.draw(st.sampled_from([f'"{name}": ' for name in names]))
         value = data.draw(st.sampled_from(["0", "1", "NaN", "1e308", "-5", "999999999999999999999999"]))
         return parse_snapshot(
             snapshots[i].replace(key.encode(), f'{key}{value}, "was": '.encode()), now, incarnation

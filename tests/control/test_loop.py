@@ -6,13 +6,16 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from control.plant import CPU_24M, H100_8B, Lengths, Profile, chat, words
-from control.world import World, constant, reversals
 from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
 from llamaserver.control import Learned, Limits, Objective
+from llamaserver.simulate.clients import reversals
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.lengths import Lengths, chat, unset, up_to_4096, words
+from llamaserver.simulate.profiles import CPU_24M, H100_8B, Profile
+from llamaserver.simulate.world import World
 
 FIXED = Limits(scaling=ScalingMode.FIXED)
 OVERLOAD = 40
@@ -29,10 +32,15 @@ HINDSIGHT = {
 
 
 @pytest.mark.parametrize(("statistic", "target_s"), HINDSIGHT)
-def test_an_overload_is_held_within_15_s_and_costs_little(statistic: Statistic, target_s: float) -> None:
-    world = World(Objective(target_s, statistic), streams=lambda t: OVERLOAD if t > 10 else 0, seed=3).run(
-        330
-    )
+def test_an_overload_is_held_within_15_s_by_the_cap_alone_and_costs_little(
+    statistic: Statistic, target_s: float
+) -> None:
+    world = World(
+        Objective(target_s, statistic),
+        streams=lambda t: OVERLOAD if t > 10 else 0,
+        live_budget="ChunkedPrefillOff",
+        seed=3,
+    ).run(330)
     assert world.violated(25) <= 0.05
     # A p99 is told by a handful of steps in a window, so it has to be kept at a distance.
     share = 0.80 if statistic is Statistic.P99 else 0.88
@@ -51,8 +59,8 @@ def test_a_breach_is_answered_within_two_ticks(profile: Profile) -> None:
     world.limits = Limits()
     world.tick()
     world.tick()
-    assert world.caps
-    assert world.caps[-1][2] < 0.8 * profile.max_num_seqs
+    assert world.caps or world.budgets
+    assert world.engines["pod-1"].cap < profile.max_num_seqs
     world.run(150)
     assert world.violated(60) <= 0.05
 
@@ -76,7 +84,13 @@ def test_a_steady_load_sees_no_hunting(target_s: float, statistic: Statistic, mo
     assert world.violated(40) <= 0.05
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],  # ten minutes of virtual time an example: too long to shrink
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(
     factor=st.sampled_from([0.5, 0.7, 1.0, 1.4, 2.0]),
     noise=st.floats(0.0, 0.10),
@@ -101,7 +115,9 @@ def test_wrong_memories_noise_and_lost_scrapes_never_make_it_hunt(
         seed=seed,
     ).run(660)
     assert all(2 <= cap <= 32 for _, _, cap in world.caps)
-    assert reversals(world.changes(60)) <= 2
+    # With both knobs the cap may turn twice more, by a tenth; see docs/control.md.
+    most = 2 if statistic in (Statistic.MEAN, Statistic.P50) else 4
+    assert reversals(world.changes(60)) <= most, world.changes(60)
 
 
 def learned(factor: float = 1.0, **changes: float) -> Learned:
@@ -152,7 +168,8 @@ def test_an_unreachable_pod_is_left_alone_and_met_again_at_its_cap() -> None:
     for _ in range(20):
         assert world.tick().setpoints == {}
     world.unreachable.clear()
-    decision = world.tick()
+    world.tick()
+    decision = world.decisions[-1][1]
     assert decision.setpoints["pod-1"].max_num_active_seqs == before
 
 
@@ -194,6 +211,108 @@ def test_where_memory_binds_preemptions_go_and_throughput_stays(
     assert on <= 0.1 * off
     assert worlds[TuningMode.AUTO].tokens_per_s(60) >= 0.95 * worlds[TuningMode.OFF].tokens_per_s(60)
     assert "KVPressure" in worlds[TuningMode.AUTO].causes(60)
+
+
+def to_long_outputs(profile: Profile) -> Lengths:
+    """Short outputs for a minute, and then some three to five times as long ones."""
+    short, longest = (words, 900) if profile is CPU_24M else (chat, 1800)
+
+    def lengths(rng: random.Random, t: float) -> tuple[int, int]:
+        prompt, output = short(rng, t)
+        return prompt, output if t < 60 else rng.randint(longest // 3, longest)
+
+    return lengths
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["nothing learned", "a stop ratio learned"])
+@pytest.mark.parametrize(("profile", "streams", "capacity"), [(CPU_24M, 40, 6000), (H100_8B, 300, 150_000)])
+def test_a_load_that_turns_to_long_outputs_meets_the_right_cap(
+    profile: Profile, streams: int, capacity: int, known: bool
+) -> None:
+    """The cache holds a third of what is asked for. The first half minute counts as much as the rest."""
+    worlds = {
+        mode: World(
+            Objective(None),
+            Limits(tuning=mode, scaling=ScalingMode.FIXED),
+            replace(profile, kv_tokens=capacity),
+            to_long_outputs(profile),
+            constant(streams),
+            learned=learned(stop_ratio=1.0) if known and profile is CPU_24M else None,
+            seed=2,
+        )
+        for mode in (TuningMode.OFF, TuningMode.AUTO)
+    }
+    counts = {}
+    for mode, world in worlds.items():
+        seen = []
+        for until in (60, 90, 240):
+            world.run(until)
+            seen.append(world.engines["pod-1"].preempted_ever)
+        counts[mode] = seen[1] - seen[0], seen[2] - seen[0]
+    off, on = counts[TuningMode.OFF], counts[TuningMode.AUTO]
+    assert off[0] > 80
+    assert on[0] <= 0.1 * off[0]
+    assert on[1] <= 0.1 * off[1]
+    untuned, tuned = worlds[TuningMode.OFF], worlds[TuningMode.AUTO]
+    assert tuned.tokens_per_s(60) >= 0.95 * untuned.tokens_per_s(60)
+
+
+def test_an_operator_that_starts_with_a_load_of_long_outputs_caps_it_in_the_first_tick_that_sees_it() -> None:
+    worlds = [
+        World(
+            Objective(None),
+            Limits(tuning=mode),
+            replace(CPU_24M, kv_tokens=6000),
+            lambda rng, _: (rng.choice((32, 64, 128, 256)), rng.randint(300, 900)),
+            lambda t: OVERLOAD if t > 6 else 0,
+        )
+        for mode in (TuningMode.OFF, TuningMode.AUTO)
+    ]
+    off, on = (world.run(36).engines["pod-1"].preempted_ever for world in worlds)
+    # Before it came the model's length said no more; the tick at 8 s is the first to see it.
+    assert [cap for at, _, cap in worlds[1].caps if at <= 8.0][-1] <= 9
+    assert off > 80
+    assert on <= 0.1 * off
+    assert all(world.run(180) for world in worlds)
+    assert worlds[1].tokens_per_s(6) >= 0.95 * worlds[0].tokens_per_s(6)
+
+
+# The best of the fixed caps from 60 on in steps of 12, and from 8 on in steps of 3: caps 96 and 20. The
+# latter preempts 154 times; at a cap that never does, 785.
+EARLY_HINDSIGHT = {H100_8B: 5297, CPU_24M: 839}
+
+
+@pytest.mark.parametrize(("profile", "streams", "capacity"), [(CPU_24M, 40, 12_000), (H100_8B, 300, 150_000)])
+def test_requests_that_end_long_before_their_limit_cost_little(
+    profile: Profile, streams: int, capacity: int
+) -> None:
+    """Outputs of 410 to 1229 tokens with a max_tokens of 4096: believed, it would leave a batch of three."""
+
+    def lengths(rng: random.Random, t: float) -> tuple[int, int]:
+        prompt = (words if profile is CPU_24M else chat)(rng, t)[0]
+        return prompt, rng.randint(410, 1229)
+
+    world = World(
+        Objective(None),
+        profile=replace(profile, kv_tokens=capacity, max_model_len=8192),
+        lengths=lengths,
+        streams=lambda t: streams if t > 6 else 0,
+        allowed=up_to_4096,
+    ).run(200)
+    # In a batch of a dozen one sequence is much of the cache, and room for it costs more.
+    share = 0.90 if profile is CPU_24M else 0.95
+    assert world.tokens_per_s(66) >= share * EARLY_HINDSIGHT[profile]
+    kept = world.state.learned()
+    assert kept is not None
+    assert kept.stop_ratio == pytest.approx(0.2, abs=0.03)
+
+
+def test_clients_without_a_limit_are_not_crushed_at_the_start() -> None:
+    load = lambda t: OVERLOAD if t > 6 else 0  # noqa: E731
+    world = World(Objective(None), streams=load, allowed=unset).run(60)
+    assert min(cap for _, _, cap in world.caps) >= 16
+    assert world.engines["pod-1"].cap == 32
+    assert world.tokens_per_s(20) > 1000
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.plant import CPU_24M, H100_8B, Engine, Lengths, Profile, chat, slower, words
 from llamaserver.control.model import Block, StepModel, block_of, exact_block, remembered, update
 from llamaserver.observe import Memory, StepMoments, Window, advance, parse_exposition, parse_snapshot
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.lengths import Lengths, chat, words
+from llamaserver.simulate.profiles import CPU_24M, H100_8B, Profile, slower
 
 
 def learn(

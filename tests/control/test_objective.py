@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.plant import CPU_24M, Engine, Lengths, words
 from llamaserver.control.history import History, changed_load, record_of, remember
 from llamaserver.control.model import StepModel, block_of, update
-from llamaserver.control.objective import Predictor
+from llamaserver.control.objective import MARGIN, Predictor
 from llamaserver.observe import Memory, Window, advance, parse_snapshot
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.lengths import Lengths, words
+from llamaserver.simulate.profiles import CPU_24M
 
 
 def observed(
@@ -117,13 +119,12 @@ def test_the_cap_is_within_bounds_and_monotone_in_the_target(
     at_twelve: tuple[History, StepModel], q: float | None, target_s: float, more: float, one: int, two: int
 ) -> None:
     low, high = min(one, two), max(one, two)
-    caps = [
-        p.largest(low, high, p.aim(), 1.0)
-        for t in (target_s, target_s * more)
-        for p in [predictor(at_twelve, t, q)]
-    ]
+    tight, loose = (predictor(at_twelve, t, q) for t in (target_s, target_s * more))
+    caps = [p.largest(low, high, p.aim(), 1.0) for p in (tight, loose)]
     assert all(low <= c <= high for c in caps)
-    assert caps[0] <= caps[1]
+    # A percentile that not even the smallest cap holds is not worth the whole batch; within reach it is.
+    if q is None or tight.figure(low, 1.0, MARGIN).ratio <= 1.0:
+        assert caps[0] <= caps[1]
 
 
 def test_burstier_windows_ask_for_more_distance(at_twelve: tuple[History, StepModel]) -> None:

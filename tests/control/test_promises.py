@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from control.world import World, constant
+import pytest
+
 from llamaserver.api.enums import Statistic, TuningMode
 from llamaserver.control import Cause, Limits, Objective
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.profiles import CPU_24M
+from llamaserver.simulate.world import World
 
 EASY = Objective(0.030, Statistic.MEAN, queue_s=0.5)
 """A latency that the ceiling holds, and a queue objective that sixty streams break."""
@@ -38,6 +43,31 @@ def test_a_replica_out_of_sight_is_neither_idle_nor_zero() -> None:
     assert decision.observed.tokens_per_s is None
 
 
+BURSTS: dict[str, Callable[[], World]] = {
+    "out of reach": lambda: World(Objective(0.004, Statistic.MEAN), streams=constant(40)),
+    "percentile out of reach": lambda: World(Objective(0.006, Statistic.P95), streams=constant(40)),
+    "too large a batch": lambda: World(
+        Objective(0.012, Statistic.MEAN), Limits(tuning=TuningMode.OFF), streams=constant(40)
+    ),
+    "full": lambda: World(EASY, streams=constant(60)),
+    "too little memory": lambda: World(
+        Objective(None), profile=replace(CPU_24M, kv_tokens=4000), streams=constant(40)
+    ),
+    "prefill": lambda: World(Objective(0.025, Statistic.P99), streams=constant(40)),
+    "neighbours": lambda: World(Objective(0.025, Statistic.P95), stalls=0.2, streams=constant(8)),
+}
+
+
+@pytest.mark.parametrize("burst", BURSTS.values(), ids=BURSTS.keys())
+def test_whatever_a_load_was_named_it_is_idle_when_it_is_over(burst: Callable[[], World]) -> None:
+    world = burst().run(100)
+    assert Cause.IDLE not in world.causes(10)
+    world.streams = constant(0)
+    world.run(260)  # what waits at a small cap takes its time
+    assert set(world.causes(240)) == {Cause.IDLE}
+    assert world.decisions[-1][1].observed.slo_met is None
+
+
 def test_evidence_of_the_past_moves_no_cap_of_an_idle_engine() -> None:
     objective = Objective(0.012, Statistic.MEAN)
     world = World(objective, Limits(tuning=TuningMode.OFF), streams=constant(40)).run(60)
@@ -52,10 +82,10 @@ def test_a_replica_that_never_gets_ready_can_go_again() -> None:
     limits = Limits(replicas_max=4)
     world = World(Objective(0.016, Statistic.MEAN), limits, streams=constant(40), cold_start_s=1e9)
     world.run(150)
-    assert world.replicas == 2, "one was asked for, and it never comes"
+    assert world.replicas == 4, "they were asked for, and none ever comes"
     world.cold_start_s = 60.0
     world.streams = constant(2)
-    world.run(500)
+    world.run(900)
     assert world.replicas == 1
 
 

@@ -1,5 +1,5 @@
-"""The slow loop: replicas follow demand against capacity at the objective, one step at a time, and never
-hunt.
+"""The slow loop: replicas follow demand against capacity at the objective, up at once, down one at a time,
+and never hunt.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from control.plant import CPU_24M, slower
-from control.world import World, constant, reversals
-from llamaserver.api.enums import Precedence, ScalingMode, Statistic
-from llamaserver.control import Fleet, Limits, Objective, decide
-from llamaserver.observe import Failure, Unusable
+from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.control import Fleet, Learned, Limits, Objective, decide, initial
+from llamaserver.observe import Failure, Sample, Source, Unusable
+from llamaserver.simulate.clients import reversals
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.profiles import CPU_24M, slower
+from llamaserver.simulate.world import Orders, World
 
 MEAN_16 = Objective(0.016, Statistic.MEAN)
 """About 12 sequences of a replica hold it."""
@@ -28,7 +31,7 @@ MEAN_80 = Objective(0.080, Statistic.MEAN)
 def test_a_demand_of_forty_streams_gets_the_replicas_that_hold_it() -> None:
     world = World(MEAN_16, UP_TO_6, streams=constant(40), cold_start_s=20).run(600)
     assert world.replicas == 4  # 40 streams, some 12 to a replica
-    assert [n for _, n in world.scales] == [2, 3, 4]
+    assert len(world.scales) <= 2, "not one cold start after another"
     assert world.violated(60) <= 0.05
 
 
@@ -59,10 +62,24 @@ def test_replicas_go_when_the_load_goes_one_at_a_time_and_not_at_once() -> None:
     assert all(b - a >= 100 for (a, _), (b, _) in pairwise(down))
 
 
-def test_nothing_is_decided_while_a_replica_is_pending() -> None:
+def test_a_demand_that_does_not_grow_asks_for_nothing_more_while_replicas_load() -> None:
     """Desired must not double while pods load a model for minutes."""
-    world = World(MEAN_16, UP_TO_6, streams=constant(60), cold_start_s=300).run(290)
-    assert [n for _, n in world.scales] == [2]
+    world = World(MEAN_16, replace(UP_TO_6, replicas_max=20), streams=constant(60), cold_start_s=300)
+    world.run(290)
+    assert world.replicas == 6  # 60 streams, some 12 to a replica and a tenth of room
+    assert max(t for t, _ in world.scales) < 100
+
+
+def test_a_replica_that_is_overdue_is_not_answered_with_another() -> None:
+    world = World(MEAN_16, replace(UP_TO_6, replicas_max=20), streams=constant(40), cold_start_s=60)
+    world.run(40)
+    asked = world.replicas
+    assert world.starting
+    world.starting = [1e9 for _ in world.starting]
+    world.streams = constant(200)
+    world.run(300)
+    late = [t for t, n in world.scales if n > asked and t > 40 + 60]
+    assert late == []
     assert "not ready" in world.decisions[-1][1].replicas_reason
 
 
@@ -73,6 +90,36 @@ def test_latency_alone_never_adds_a_replica() -> None:
     )
     assert world.decisions[-1][1].observed.slo_met is False
     assert world.scales == []
+
+
+def test_where_caps_are_not_moved_a_rate_by_itself_adds_no_replica() -> None:
+    """The engine takes more than it serves at the objective: the latency is missed and nobody waits."""
+    limits = Limits(replicas_max=3, tuning=TuningMode.OFF)
+    world = World(Objective(0.009, Statistic.MEAN), limits, rate=lambda t: 6.0 if t > 40 else 0.5).run(90)
+    assert world.decisions[-1][1].observed.slo_met is False
+    assert world.scales == []
+
+
+def test_a_successor_goes_on_adding_while_replicas_start() -> None:
+    world = World(MEAN_16, UP_TO_6, rate=lambda t: 4.0 if t < 100 else 14.0, cold_start_s=200)
+    while not world.starting:
+        world.tick()
+    world.state = initial(None, world.now)
+    asked = world.replicas
+    world.run(world.now + 150)
+    assert world.starting, "the first ones still start"
+    assert world.replicas > asked
+
+
+def test_what_was_seen_before_a_blind_spell_still_holds_a_replica() -> None:
+    world = World(MEAN_16, UP_TO_6, streams=lambda t: 40 if t < 700 else 4, cold_start_s=20).run(600)
+    busy = world.replicas
+    assert busy > 2
+    world.unreachable = {next(iter(world.engines))}
+    world.run(780)
+    world.unreachable = set()
+    world.run(690 + 170)
+    assert world.replicas == busy, "forty clients were there less than three minutes ago"
 
 
 def test_an_objective_out_of_reach_is_not_answered_with_replicas() -> None:
@@ -144,3 +191,49 @@ def test_pods_without_a_tuner_scale_by_their_queue() -> None:
     world.run(400)
     assert world.caps == []
     assert world.replicas == 3  # 80 streams, 32 sequences to a replica
+
+
+@pytest.mark.parametrize(("every_s", "first_s"), [(15.0, 60.0), (60.0, 240.0)])
+def test_at_the_pace_of_a_prometheus_replicas_follow_too(every_s: float, first_s: float) -> None:
+    """2.4 requests a second of 180 tokens, in engines of 12 sequences that nobody can change."""
+
+    class Scraped(World):
+        def _scrape(self, name: str, engine: Engine) -> Sample | Failure:
+            found = super()._scrape(name, engine)
+            assert isinstance(found, Sample)
+            return replace(found, source=Source.PROMETHEUS, every_s=every_s)
+
+    small = replace(SLOW, max_num_seqs=12)
+    limits = replace(UP_TO_6, cap_max=12)
+    world = Scraped(
+        MEAN_80,
+        limits,
+        small,
+        rate=lambda t: 2.4 if t < 900 else 0.3,
+        text=True,
+        cold_start_s=30,
+        tick_s=every_s,
+    )
+    world.run(900)
+    assert world.caps == []
+    assert world.scales[0] == (first_s, 5)
+    assert world.replicas in (4, 5)
+    world.run(2400)
+    assert world.replicas == 1
+    assert reversals([n for _, n in world.scales]) <= 1
+
+
+def test_a_new_operator_looks_as_far_ahead_as_the_last_one_saw_replicas_start() -> None:
+    class Unmeasured(World):
+        def _decide(self, fleet: Fleet) -> Orders:
+            return super()._decide(replace(fleet, cold_start_s=None))
+
+    def grows(t: float) -> float:
+        return 1.0 + t / 40.0
+
+    learned = Learned(a_s=0.0064, b_s=0.00045, g_s=6e-7, d_s=0.00017, cold_start_s=200.0)
+    told = Unmeasured(MEAN_16, UP_TO_6, rate=grows, learned=learned).run(160)
+    reasons = {d.replicas_reason for _, d in told.decisions}
+    assert any("are expected in 215 s" in reason for reason in reasons), reasons
+    unknown = Unmeasured(MEAN_16, UP_TO_6, rate=grows).run(160)
+    assert any("are expected in 135 s" in d.replicas_reason for _, d in unknown.decisions)

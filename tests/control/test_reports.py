@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from control.plant import CPU_24M, Engine
-from control.world import World, constant
+import pytest
+
 from llamaserver.api.enums import Statistic
 from llamaserver.control import Cause, Decision, Fleet, Limits, Objective, decide, initial
 from llamaserver.observe import (
@@ -21,6 +21,10 @@ from llamaserver.observe import (
     parse_exposition,
     parse_snapshot,
 )
+from llamaserver.simulate.demand import constant
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.profiles import CPU_24M
+from llamaserver.simulate.world import World
 
 P95_50 = Objective(0.050, Statistic.P95)
 ONE = Fleet(1, 1, 0)
@@ -43,7 +47,8 @@ def document(**engine: Any) -> dict[str, Any]:
     plant.load(streams=8)
     plant.run_until(20.0)
     made: dict[str, Any] = plant.document()
-    made["engines"][0].update(engine)
+    # Lengths would be of other requests than the figures that replace the plant's.
+    made["engines"][0].update({"lengths": None, **engine})
     return made
 
 
@@ -131,12 +136,17 @@ def test_the_cap_of_a_pod_with_two_engines_is_per_engine() -> None:
     assert decision.diagnosis.cause is Cause.HEALTHY
 
 
-def test_desired_does_not_double_while_pods_load() -> None:
+@pytest.mark.parametrize(("clients", "needed"), [(40, 4), (100, 10)])
+def test_desired_does_not_double_while_pods_load(clients: int, needed: int) -> None:
+    """One replica holds 12 of the clients, all of which wait for their answers; no other is ready in time."""
     world = World(
-        Objective(0.016, Statistic.MEAN), Limits(replicas_max=16), streams=constant(200), cold_start_s=600
+        Objective(0.016, Statistic.MEAN), Limits(replicas_max=40), streams=constant(clients), cold_start_s=600
     )
     world.run(500)
-    assert [n for _, n in world.scales] == [2]
+    assert next(iter(world.decisions[-1][1].setpoints.values())).max_num_active_seqs == 12
+    asked = [n for _, n in world.scales]
+    assert asked[-1] == max(asked) == needed
+    assert world.scales[-1][0] < 150, "and from then on what is asked for stays"
 
 
 def test_latencies_below_the_first_bucket_are_at_most_and_far_below_the_target() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,7 @@ def test_it_stays_small() -> None:
         {"cap": None},
         {"cap": 1e12},
         {"alien": 1.0},
+        {"stop_ratio": 1.5},
     ],
 )
 def test_what_cannot_be_believed_is_refused(change: dict[str, object]) -> None:
@@ -48,6 +51,14 @@ def test_a_missing_figure_is_refused() -> None:
     del raw["g_s"]
     with pytest.raises(ValueError, match="g_s"):
         Learned.from_dict(raw)
+
+
+def test_what_an_older_version_wrote_is_read_with_the_stop_ratio_unknown() -> None:
+    raw = replace(KNOWN, stop_ratio=0.3).to_dict()
+    assert Learned.from_dict(raw).kv().seed == 0.3
+    del raw["stop_ratio"]
+    assert Learned.from_dict(raw) == KNOWN
+    assert KNOWN.kv().seed is None
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -197,9 +198,21 @@ async def test_a_change_is_for_one_start_of_the_engine(client: EngineClient, eng
     assert answer.reason == "NotScraped"
     await client.scrape(target(engine, restarts=1), 2)
     assert isinstance(await client.put(target(engine, restarts=1), Setpoint(16), 1, 120), Applied)
-    client.forget("pod-0")
+    client.forget(engine.pod_uid)
     answer = await client.put(target(engine, restarts=1), Setpoint(16), 2, 120)
     assert isinstance(answer, Refused)
+
+
+async def test_a_namesake_in_another_namespace_is_another_pod(
+    client: EngineClient, engine: FakeEngine
+) -> None:
+    other = replace(target(engine), uid="uid-of-the-other")
+    await client.scrape(target(engine), 2)
+    answer = await client.put(other, Setpoint(16), 1, 120)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "NotScraped"
+    client.forget(other.uid)
+    assert isinstance(await client.put(target(engine), Setpoint(16), 1, 120), Applied)
 
 
 async def test_without_a_key_nothing_is_sent(engine: FakeEngine) -> None:

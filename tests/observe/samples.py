@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from llamaserver.observe import Distribution, EngineState, Sample, Source
+from llamaserver.observe.series import Series
 
 DATA = Path(__file__).parent / "data"
 
@@ -56,3 +60,17 @@ def sample(at: float = 10.0, **changes: Any) -> Sample:
         "engine_steps": 25,
     }
     return Sample(**(values | changes))
+
+
+TARGET = {"namespace": "chat", "instance": "10.0.0.1:8000", "job": "chat/vllm"}
+
+
+def scraped(texts: Mapping[float, str], pod: str, **target: str) -> list[Series]:
+    """Scrapes of a pod by their times, as a range selector finds them."""
+    found: dict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = {}
+    for at, text in sorted(texts.items()):
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = {"__name__": sample.name, **sample.labels, **TARGET, "pod": pod, **target}
+                found.setdefault(tuple(sorted(labels.items())), []).append((at, sample.value))
+    return [Series(dict(labels), points) for labels, points in found.items()]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.plant import CPU_24M, Engine
 from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition, quantile
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.profiles import CPU_24M
 from observe.samples import read
 
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.plant import CPU_24M, Engine
 from llamaserver.observe import (
     EngineReport,
     Failure,
@@ -26,6 +25,8 @@ from llamaserver.observe import (
     read_snapshot,
     with_requests,
 )
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.profiles import CPU_24M
 from observe.samples import engine, histogram, read, sample
 
 
@@ -101,6 +102,16 @@ def test_two_recorded_snapshots_make_a_window() -> None:
         (["engines", 0, "kv", "used_blocks"], 10**9, Unusable.LYING),
         (["engines", 0, "lease_expires_in_s"], "soon", Unusable.LYING),
         (["engines", 0, "steps", "decode", "yy"], 1.5, Unusable.LYING),
+        (["engines", 0, "lengths"], 3, Unusable.LYING),
+        (["engines", 0, "lengths", "running"], None, Unusable.LYING),
+        (["engines", 0, "lengths", "running", "bounded", "requests"], 10**6, Unusable.LYING),
+        (["engines", 0, "lengths", "waiting", "unbounded", "requests"], 10**6, Unusable.LYING),
+        (["engines", 0, "lengths", "running", "bounded", "max_tokens"], -1, Unusable.LYING),
+        (["engines", 0, "lengths", "running", "bounded", "max_tokens"], 10**30, Unusable.LYING),
+        (["engines", 0, "lengths", "running", "bounded", "prompt_tokens"], 1.5, Unusable.LYING),
+        (["engines", 0, "lengths", "waiting", "bounded", "generated_tokens"], "7", Unusable.LYING),
+        (["requests", "0", "max_tokens_bounded_finished"], -1, Unusable.LYING),
+        (["requests", "0", "generation_tokens_bounded_finished"], True, Unusable.LYING),
         (["requests"], None, Unusable.MISSING),
         (["requests"], {}, Unusable.MISSING),
         (["requests", "0", "itl", "count"], 1, Unusable.LYING),
@@ -126,6 +137,33 @@ def test_a_wrong_field_is_named(live: dict[str, Any], path: list[Any], value: ob
     assert found.why is why
     named = [str(p) for p in path if isinstance(p, str) and p != "0"]
     assert any(name in found.message for name in [*named, "engine core", "request statistics"])
+
+
+def test_what_runs_and_waits_is_read(live: dict[str, Any]) -> None:
+    found = parse(live)
+    assert isinstance(found, Sample)
+    load = found.engines[0].load
+    assert load is not None
+    told = live["engines"][0]["lengths"]
+    assert (load.running.requests, load.waiting.requests) == (12, 28)
+    assert load.running.generated_tokens == told["running"]["bounded"]["generated_tokens"] > 0
+    assert load.waiting.max_tokens == told["waiting"]["bounded"]["max_tokens"] > 28 * 60
+    assert load.running_unbounded.requests == 0
+    assert found.bounded_max_tokens == found.bounded_generation_tokens == found.finished_generation_tokens
+
+
+def test_a_tuner_that_does_not_tell_lengths_is_read_without_them(live: dict[str, Any]) -> None:
+    older, null = copy.deepcopy(live), copy.deepcopy(live)
+    names = ("bounded_finished", "max_tokens_bounded_finished", "generation_tokens_bounded_finished")
+    del older["engines"][0]["lengths"]
+    null["engines"][0]["lengths"] = None
+    for name in names:
+        del older["requests"]["0"][name]
+        null["requests"]["0"][name] = None
+    for document in (older, null):
+        found = parse(document)
+        assert isinstance(found, Sample), found
+        assert (found.engines[0].load, found.bounded_max_tokens) == (None, None)
 
 
 def reports(document: object) -> EngineReport:
@@ -201,7 +239,8 @@ def test_what_the_engine_says_beyond_the_plain_figures(live: dict[str, Any]) -> 
     state = document["engines"][0]
     state["kv"]["capacity_tokens"] = 55_000
     state |= {"start_num_scheduled_tokens": 1024, "waiting_for_streaming_input": 2, "arrived": 3}
-    state |= {"running": 4, "waiting": 5, "waiting_deferred": 2}
+    state |= {"max_model_len": 4096}
+    state |= {"running": 4, "waiting": 5, "waiting_deferred": 2, "lengths": None}
     state["queue"] = {"lo": 1e-4, "growth": 1.04, "count": 2, "sum": 0.0, "counts": {"-1": 2}}
     found = parse(document)
     assert isinstance(found, Sample)
@@ -209,8 +248,34 @@ def test_what_the_engine_says_beyond_the_plain_figures(live: dict[str, Any]) -> 
     assert found.queue.count == 2
     told = found.engines[0]
     assert (told.kv_capacity_tokens, told.start_num_scheduled_tokens) == (55_000, 1024)
+    assert told.max_model_len == 4096
     # Paused sessions keep their place under the cap.
     assert (told.running, told.waiting, told.waiting_deferred) == (6, 3, 0)
+    # They make no steps, and those that wait do once there is room.
+    assert (told.parked, told.paused, told.movable) == (2, False, 7)
+
+
+def test_an_engine_that_was_told_to_pause_has_nothing_to_get_on_with(live: dict[str, Any]) -> None:
+    document = copy.deepcopy(live)
+    document["engines"][0] |= {"running": 4, "waiting": 5, "lengths": None, "paused": True}
+    found = parse(document)
+    assert isinstance(found, Sample)
+    assert (found.engines[0].paused, found.engines[0].movable) == (True, 0)
+    del document["engines"][0]["paused"]
+    untold = parse(document)
+    assert isinstance(untold, Sample)
+    assert (untold.engines[0].paused, untold.engines[0].movable) == (None, 9)
+    document["engines"][0]["paused"] = "no"
+    refused = parse(document)
+    assert isinstance(refused, Failure)
+    assert (refused.why, "engines[0].paused" in refused.message) == (Unusable.LYING, True)
+
+
+def test_a_reading_without_an_answer_still_says_whose_it_is(live: dict[str, Any]) -> None:
+    """A core that falls silent is followed over many such readings, and a restart ends that."""
+    found = parse(copy.deepcopy(live) | {"age_s": 30.0})
+    assert isinstance(found, Failure)
+    assert found.incarnation == "uid/0"
 
 
 def test_a_queue_that_never_waited_is_no_lie(live: dict[str, Any]) -> None:

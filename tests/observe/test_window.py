@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from llamaserver.observe import Failure, Memory, NoWindow, Sample, Unusable, Window, advance
+from llamaserver.observe import Failure, Memory, NoWindow, Sample, Source, Unusable, Window, advance
 from observe.samples import engine, histogram, sample
 
 
@@ -77,14 +77,25 @@ def test_too_long_a_gap_starts_anew() -> None:
         {"incarnation": "uid/1"},
         {"generation_tokens": 3},
         {"finished": 0},
+        {"bounded_max_tokens": 4999},
+        {"bounded_generation_tokens": 10},
         {"itl": histogram(0, 5, 0, 0)},
         {"itl": histogram(0, 60, 400, 0)},  # one bucket fell although the total rose
         {"engines": (engine(engine=0), engine(engine=1))},
     ],
-    ids=["container restart", "tokens fell", "finished fell", "count fell", "a bucket fell", "other engines"],
+    ids=[
+        "container restart",
+        "tokens fell",
+        "finished fell",
+        "allowed fell",
+        "made fell",
+        "count fell",
+        "a bucket fell",
+        "other engines",
+    ],
 )
 def test_a_restart_is_seen_and_never_a_negative_rate(after: dict[str, object]) -> None:
-    before = sample(10.0)
+    before = sample(10.0, bounded_max_tokens=5000, bounded_generation_tokens=700)
     found = run(before, later(before, 12.0, **after))[1]
     assert isinstance(found, NoWindow)
     assert found.why is Unusable.RESTARTED
@@ -144,6 +155,23 @@ def test_time_that_stands_still_gives_no_window() -> None:
     before = sample(10.0)
     found = run(before, later(before, 10.0))[1]
     assert isinstance(found, NoWindow)
+
+
+def test_what_is_scraped_seldom_gives_windows_as_long_as_two_scrapes_may_fail() -> None:
+    before = sample(10.0, source=Source.PROMETHEUS, every_s=60.0)
+    window = run(before, later(before, 190.0))[1]
+    assert isinstance(window, Window)
+    assert window.dt == 180.0
+    anew = run(before, later(before, 250.0))[1]
+    assert isinstance(anew, NoWindow)
+    assert (anew.why, anew.message) == (Unusable.FIRST, "the answer before this one is 240 s old")
+
+
+def test_a_scrape_that_is_known_already_is_waited_on_and_no_fault() -> None:
+    before = sample(10.0, source=Source.PROMETHEUS, every_s=15.0)
+    found = run(before, before)[1]
+    assert isinstance(found, NoWindow)
+    assert (found.why, found.last) == (Unusable.NOT_SCRAPED, before)
 
 
 def test_one_pod_never_affects_another() -> None:

@@ -11,6 +11,7 @@ from llamaserver.control.types import (
     Objective,
     Observed,
     Setpoint,
+    StalledEngine,
     Verdict,
 )
 
@@ -24,6 +25,7 @@ __all__ = [
     "Objective",
     "Observed",
     "Setpoint",
+    "StalledEngine",
     "State",
     "Verdict",
     "decide",

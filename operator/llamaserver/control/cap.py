@@ -1,9 +1,9 @@
-"""The fast loop: one engine pod, one tick, one cap.
+"""The cap of one engine pod, one tick: the rules for a cap that works alone, and those it always obeys.
 
-`setpoint` says where the cap should be at rest; it is the one place that a law choosing cap and prefill
-budget together would replace. `move` says how to get there: a breach is answered at once and in one step,
-then the drain is waited for; a raise needs evidence, a queue, and patience. There is no integrator, so
-nothing winds up: the only memory is the estimate.
+`setpoint` says where the cap should be at rest, `move_alone` how to get there: a breach is answered at once
+and in one step, then the drain is waited for; a raise needs evidence, a queue, and patience. There is no
+integrator, so nothing winds up: the only memory is the estimate. Where the prefill budget moves too,
+`control/knobs.py` decides.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from llamaserver.control import joint
 from llamaserver.control.history import RECENT_S, History, changed_load
 from llamaserver.control.model import StepModel
 from llamaserver.control.objective import MARGIN, Predictor
@@ -46,6 +47,10 @@ DISTURBED_ROOM = 1.15
 UNTRUSTED_CUT = 0.5
 """Deepest cut in one move while the slope is not known well."""
 NO_RAISE_AFTER_PREEMPTION_S = 20.0
+FORECAST_PATIENCE_S = 30.0
+"""How long no raise is tried after the KV ceiling has cut on a forecast alone; twice as long each time that a
+raise had to be taken back for it.
+"""
 PLATEAU = 0.99
 """The batch objective takes the smallest cap with this share of the throughput that the largest would give.
 """
@@ -55,6 +60,8 @@ PLATEAU = 0.99
 class View:
     """What the fast loop looks at: one pod, now. Sequences are per engine."""
 
+    acting: bool
+    """False where the engine is only looked at."""
     itl_wanted: bool
     """False for the batch objective."""
     predictor: Predictor | None
@@ -77,8 +84,20 @@ class View:
     changed_at: float
     cut_at: float
     patience_s: float
+    before_kv: int | None
+    """The cap that the KV ceiling cut last, if nothing else has cut since."""
     failed: int | None
     """A cap that missed the objective not long ago, under this same load."""
+    budgets: joint.BudgetRange | None
+    """None where the prefill budget cannot be moved."""
+    budget: int | None
+    """The budget wanted so far; None for the start value."""
+    tail: float | None
+    """The tail of `control/joint.py`; None until it was measured."""
+    calmer: bool
+    """The tail is much smaller than when the cap was cut for it."""
+    rare: bool
+    """Prompts have been too rare for the percentile to see them, for a while."""
 
     @property
     def draining(self) -> bool:
@@ -100,6 +119,10 @@ class Move:
     """Where the cap is heading: what the objective and memory allow as far as is known."""
     shifted: bool = False
     """The load changed its nature, so that old evidence should go."""
+    budget: int | None = None
+    """The prefill budget from now on; None leaves it at the start value."""
+    tail: float | None = None
+    """The tail of `control/joint.py` as it is known now; None keeps what was known."""
 
 
 def plateau(model: StepModel, context: float, prefill: float, mixed: float, most: int) -> int:
@@ -134,21 +157,21 @@ def setpoint(
     return Setpoint(predictor.largest(low, most, predictor.aim(), sigmas))
 
 
-def move(v: View) -> Move:
-    """The fast loop's rules, in order; the first that fires decides."""
-    shifted = _shifted(v)
+def move_alone(v: View) -> Move:
+    """The rules for a cap without the budget, in order; the first that fires decides."""
+    shifted = has_shifted(v)
     trail: list[Verdict] = []
-    for rule in (_bounds, _memory, _breach, _plateau):
+    for rule in (within_bounds, within_memory, _breach, _plateau):
         verdict, cap = rule(v)
         trail.append(verdict)
         if verdict.fired:
             return Move(cap, tuple(trail), cap, shifted)
     wanted = _room(v)
-    verdict, cap = _raise(v, wanted)
+    verdict, cap = raised(v, wanted)
     return Move(cap, (*trail, verdict), wanted, shifted)
 
 
-def _seqs(v: View, predictor: Predictor | None, sigmas: float = 0.0, most: int | None = None) -> int:
+def wanted_seqs(v: View, predictor: Predictor | None, sigmas: float = 0.0, most: int | None = None) -> int:
     high = v.high if most is None else min(v.high, most)
     found = setpoint(
         v.model, predictor, v.kv, v.low, max(v.low, high), (v.context, v.prefill, v.mixed), sigmas
@@ -157,7 +180,7 @@ def _seqs(v: View, predictor: Predictor | None, sigmas: float = 0.0, most: int |
     return found.max_num_active_seqs
 
 
-def _said(rule: str, fired: bool, reason: str, evidence: Mapping[str, float | int | str]) -> Verdict:
+def said(rule: str, fired: bool, reason: str, evidence: Mapping[str, float | int | str]) -> Verdict:
     return Verdict(rule, fired, reason, evidence)
 
 
@@ -169,41 +192,41 @@ def _over(v: View, seconds: float | None) -> Predictor | None:
     return p.over(v.history.last(seconds, v.now))
 
 
-def _bounds(v: View) -> tuple[Verdict, int]:
+def within_bounds(v: View) -> tuple[Verdict, int]:
     cap = min(v.high, max(v.low, v.cap))
     evidence = {"cap": v.cap, "min": v.low, "max": v.high}
-    return _said("Bounds", cap != v.cap, "the cap lies outside of what is allowed", evidence), cap
+    return said("Bounds", cap != v.cap, "the cap lies outside of what is allowed", evidence), cap
 
 
-def _memory(v: View) -> tuple[Verdict, int]:
+def within_memory(v: View) -> tuple[Verdict, int]:
     """The cache holds fewer sequences than the cap admits."""
     if v.kv is None:
-        return _said("KVCeiling", False, "capacity or lengths are not known yet", {}), v.cap
+        return said("KVCeiling", False, "capacity or lengths are not known yet", {}), v.cap
     cap = max(v.low, math.floor(v.kv))
     evidence = {"cap": v.cap, "fitting": round(v.kv, 1)}
-    fired = cap < (1.0 - DEADBAND) * v.cap and (not v.draining or cap < 0.8 * v.cap)
-    return _said("KVCeiling", fired, "the KV cache holds fewer sequences than the cap admits", evidence), cap
+    fired = cap < v.cap and v.kv < (1.0 - DEADBAND) * v.cap and (not v.draining or cap < 0.8 * v.cap)
+    return said("KVCeiling", fired, "the KV cache holds fewer sequences than the cap admits", evidence), cap
 
 
 def _breach(v: View) -> tuple[Verdict, int]:
     """The objective is missed at this cap: now, over the last seconds, or in the long run."""
     if v.predictor is None:
-        return _said("Breach", False, "no inter-token-latency objective, or no figures yet", {}), v.cap
+        return said("Breach", False, "no inter-token-latency objective, or no figures yet", {}), v.cap
     if v.history.recent and v.history.recent[-1].at <= v.changed_at:
-        return _said("Breach", False, "nothing was measured since the last change", {}), v.cap
+        return said("Breach", False, "nothing was measured since the last change", {}), v.cap
     found, evidence = _missing(v)
     if found is None or v.cap <= v.low:
-        return _said("Breach", False, "the objective holds at this cap", evidence), v.cap
+        return said("Breach", False, "the objective holds at this cap", evidence), v.cap
     name, pool = found
     least = max(v.low, _least(v, pool, name, evidence))
-    wanted = max(least, min(_seqs(v, pool, most=v.cap - 1), v.cap - 1))
+    wanted = max(least, min(wanted_seqs(v, pool, most=v.cap - 1), v.cap - 1))
     evidence["wanted"] = wanted
     if wanted >= v.cap:
-        return _said("Breach", False, "disturbed: fewer sequences would not help", evidence), v.cap
+        return said("Breach", False, "disturbed: fewer sequences would not help", evidence), v.cap
     trusted = v.model is not None and v.model.trusted(v.context)
     if v.draining and not (trusted and wanted < 0.8 * v.cap):
-        return _said("Breach", False, "an earlier cut is still draining", evidence), v.cap
-    return _said("Breach", True, f"the objective is missed at this cap ({name} evidence)", evidence), wanted
+        return said("Breach", False, "an earlier cut is still draining", evidence), v.cap
+    return said("Breach", True, f"the objective is missed at this cap ({name} evidence)", evidence), wanted
 
 
 def _missing(v: View) -> tuple[tuple[str, Predictor] | None, dict[str, float | int | str]]:
@@ -245,17 +268,17 @@ def _least(v: View, pool: Predictor, name: str, evidence: dict[str, float | int 
         least = max(least, trimmed)
     if name == "long":
         return max(least, math.ceil(DISTURBED_CUT * undisturbed))
-    return max(least, math.ceil(DISTURBED_NOW * max(undisturbed, _seqs(v, v.predictor))))
+    return max(least, math.ceil(DISTURBED_NOW * max(undisturbed, wanted_seqs(v, v.predictor))))
 
 
 def _plateau(v: View) -> tuple[Verdict, int]:
     """Without a latency objective: beyond the plateau more batch only costs latency and memory."""
     if v.itl_wanted:
-        return _said("Plateau", False, "a latency objective decides", {}), v.cap
-    wanted = _seqs(v, None)
+        return said("Plateau", False, "a latency objective decides", {}), v.cap
+    wanted = wanted_seqs(v, None)
     evidence = {"cap": v.cap, "plateau": wanted}
     fired = wanted < (1.0 - 2.0 * DEADBAND) * v.cap and not v.draining
-    return _said("Plateau", fired, "throughput does not grow any more beyond this batch", evidence), wanted
+    return said("Plateau", fired, "throughput does not grow any more beyond this batch", evidence), wanted
 
 
 def _room(v: View) -> int:
@@ -266,22 +289,41 @@ def _room(v: View) -> int:
     if v.itl_wanted and v.predictor is None:
         return v.cap
     most = v.high if v.failed is None else max(v.low, v.failed - 1)
-    wanted = _seqs(v, v.predictor, RAISE_SIGMAS, most)
+    wanted = wanted_seqs(v, v.predictor, RAISE_SIGMAS, most)
     if v.predictor is not None:
-        wanted = min(wanted, _seqs(v, _over(v, RECENT_S), RAISE_SIGMAS, most))
-    return wanted if wanted >= max(v.cap + 1, math.ceil((1.0 + RAISE_BAND) * v.cap)) else v.cap
+        wanted = min(wanted, wanted_seqs(v, _over(v, RECENT_S), RAISE_SIGMAS, most))
+    return worth_a_raise(v, wanted, RAISE_BAND)
 
 
-def _raise(v: View, wanted: int) -> tuple[Verdict, int]:
+def worth_a_raise(v: View, wanted: int, band: float) -> int:
+    """The wanted cap where it is a whole sequence and the share `band` above the present one; else that."""
+    return wanted if wanted >= max(v.cap + 1, math.ceil((1.0 + band) * v.cap)) else v.cap
+
+
+def raised(v: View, wanted: int) -> tuple[Verdict, int]:
     """Room under the objective, and requests waiting for it."""
     evidence = {"cap": v.cap, "wanted": wanted}
     if wanted <= v.cap:
-        return _said("Raise", False, "the cap is as high as the objective and memory allow", evidence), v.cap
+        return said("Raise", False, "the cap is as high as the objective and memory allow", evidence), v.cap
+    if _had_before(v, wanted):
+        cap = min(wanted, v.before_kv or wanted)
+        return said("Raise", True, "the KV cache holds more again than when it cut the cap", evidence), cap
     if held := _raise_held(v):
-        return _said("Raise", False, held, evidence), v.cap
+        return said("Raise", False, held, evidence), v.cap
     far = wanted >= FAR_FACTOR * v.cap
     cap = min(wanted, max(v.cap + 1, math.floor((FAR_FACTOR if far else RAISE_FACTOR) * v.cap)))
-    return _said("Raise", True, "room under the objective while requests wait", evidence), cap
+    return said("Raise", True, "room under the objective while requests wait", evidence), cap
+
+
+def _had_before(v: View, wanted: int) -> bool:
+    """Whether the KV ceiling cut the cap on a forecast that has turned out far too low.
+
+    Such a cap was run with before, so nothing has to be tried, and a drain on its account is of no use.
+    """
+    far = min(wanted, v.before_kv or 0) >= math.ceil(RAISE_FACTOR * v.cap)
+    settled = v.now - v.cut_at >= 2.0 * v.tick_s - 1e-6
+    proven_wrong = v.patience_s > FORECAST_PATIENCE_S and v.now - v.cut_at < v.patience_s
+    return far and settled and not proven_wrong and v.limited and not v.preempted
 
 
 def _raise_held(v: View) -> str:
@@ -292,14 +334,14 @@ def _raise_held(v: View) -> str:
         return "an earlier cut is still draining"
     if v.now - v.changed_at < 2.0 * v.tick_s - 1e-6:
         return "the last change has not settled"
-    if v.now - v.cut_at < v.patience_s:
+    if v.now - v.cut_at < v.patience_s and not v.calmer:
         return "the last raise had to be taken back, so the next one waits"
     if not v.limited:
         return "the cap does not hold anything back"
     return ""
 
 
-def _shifted(v: View) -> bool:
+def has_shifted(v: View) -> bool:
     """Whether the last seconds contradict the older evidence: another latency at the same batch, or another
     load.
     """

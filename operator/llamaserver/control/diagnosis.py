@@ -1,4 +1,4 @@
-"""One cause at a time, by the ordered chain of `rules`.
+"""One cause at a time, by the ordered chain of `causes`.
 
 Each rule looks at the facts and answers with a finding or with why it does not apply; the first finding is
 the cause. A new cause has to be found on two of three ticks before it replaces the present one, so that a
@@ -8,10 +8,11 @@ single odd window does not make an event.
 from __future__ import annotations
 
 from llamaserver.api.enums import TuningMode
+from llamaserver.control.causes import CHAIN, Finding, healthy
 from llamaserver.control.facts import Facts
-from llamaserver.control.rules import CHAIN, Finding, healthy
 from llamaserver.control.state import DemandState, DiagnosisState
 from llamaserver.control.types import Diagnosis, Verdict
+from llamaserver.control.wording import in_words
 
 
 def diagnose(
@@ -34,7 +35,7 @@ def _find(facts: Facts, demand: DemandState) -> tuple[Finding, tuple[Verdict, ..
     trail: list[Verdict] = []
     for rule in CHAIN:
         found = rule(facts, demand)
-        name = rule.__name__.removeprefix("_")
+        name = rule.__name__
         if isinstance(found, Finding):
             trail.append(Verdict(f"diagnosis/{name}", True, found.message, found.evidence))
             return found, tuple(trail)
@@ -52,7 +53,8 @@ def _told(finding: Finding, since: float, facts: Facts) -> Diagnosis:
         live = next((e.live_cap for e in sample.engines if e.live_cap), "")
         message += f" The cap cannot be set live: {sample.reason or live or 'NotWritable'}."
     elif facts.limits.tuning is not TuningMode.AUTO:
-        best = [p.best for p in facts.pods if p.best is not None]
-        known = f"; the recommended cap is {min(best)}" if best else ""
+        found = [p.recommended for p in facts.pods if p.recommended is not None]
+        least = min(found, key=lambda s: s.max_num_active_seqs or 0, default=None)
+        known = f"; the recommended {in_words(least)}" if least is not None else ""
         message += f" Tuning is {facts.limits.tuning}: no cap is set{known}."
     return Diagnosis(finding.cause, message, finding.advice, finding.evidence, since)

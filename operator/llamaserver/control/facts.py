@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llamaserver.api.enums import Precedence, ScalingMode
+from llamaserver.api.enums import Precedence, ScalingMode, TuningMode
+from llamaserver.control.context import in_force
 from llamaserver.control.model import StepModel
 from llamaserver.control.objective import JUDGED_S, QUANTILES
 from llamaserver.control.pods import PodFacts
@@ -39,7 +40,7 @@ class Facts:
     @property
     def waiting(self) -> int:
         """Requests that wait for room in an engine, without those deferred for another reason."""
-        return sum(max(0, p.window.waiting - p.window.waiting_deferred) for p in self.pods)
+        return sum(p.window.waiting_for_room for p in self.pods)
 
     @property
     def running(self) -> int:
@@ -64,12 +65,12 @@ class Facts:
 
     @property
     def full(self) -> bool:
-        """Whether requests wait because every replica runs as many as its settled cap admits.
+        """Whether requests wait because every replica runs as many as it admits.
 
         One full replica is enough while the queue objective is missed: where requests stick to a replica the
         others' room does not help them.
         """
-        full = [p.running >= FULL_SHARE * c for p in self.pods if (c := capacity(p, self.limits))]
+        full = [p.running >= FULL_SHARE * c for p in self.pods if (c := admits(p, self.limits))]
         return self.waiting > 0 and bool(full) and (all(full) or (any(full) and self.queue_missed))
 
     @property
@@ -87,6 +88,14 @@ def capacity(pod: PodFacts, limits: Limits) -> float | None:
     if not pod.settable and pod.cap is None and ceiling is None:
         return None
     return max(1.0, float(min(known)))
+
+
+def admits(pod: PodFacts, limits: Limits) -> float | None:
+    """Sequences per engine that a full one runs: where caps are not moved, what is in force and not what the
+    objective would want, or a missed latency would be answered with replicas.
+    """
+    cap = None if limits.tuning is TuningMode.AUTO else in_force(pod.window.last)
+    return capacity(pod, limits) if cap is None else float(cap)
 
 
 def judged(moments: Sequence[Moment], now: float) -> Sequence[Moment]:
@@ -187,7 +196,7 @@ def queue_now(objective: Objective, moments: Sequence[Moment], waiting: int, now
     admitted = _queue(merged(m.fleet.queue for m in recent), objective)
     seconds = sum(m.seconds for m in moments)
     known = [m.fleet.finished for m in moments if m.fleet.finished is not None]
-    standing = all(m.fleet.waiting > m.fleet.waiting_deferred for m in recent)
+    standing = all(m.fleet.waiting_for_room > 0 for m in recent)
     if waiting == 0 or not standing or not known or seconds < JUDGED_S / 2:
         return admitted
     foretold = waiting * seconds / max(1, sum(known))

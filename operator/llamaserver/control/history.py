@@ -54,6 +54,10 @@ class Record:
     """Prefill tokens in a prefill-carrying step, on average."""
     chunk2: float
     """Mean of their squares."""
+    room: float
+    """Prefill tokens for which the token budget in force had room beside the decodes; infinite where it is
+    not known.
+    """
     tokens: float
     sum_s: float
     square_s: float
@@ -123,6 +127,7 @@ def record_of(window: Window) -> Record | None:
         share=mixed.B / batch_sum,
         chunk=mixed.P / mixed.n if mixed.n else 0.0,
         chunk2=mixed.PP / mixed.n if mixed.n else 0.0,
+        room=_room(window, batch_sum / (decode.n + mixed.n)),
         tokens=float(itl.count),
         sum_s=itl.sum_s,
         square_s=_squares(itl),
@@ -130,6 +135,15 @@ def record_of(window: Window) -> Record | None:
         first=first,
         cumulative=cumulative,
     )
+
+
+def _room(window: Window, batch: float) -> float:
+    budgets = [
+        e.max_num_scheduled_tokens - batch * (e.tokens_per_seq or 1)
+        for e in window.last.engines
+        if e.max_num_scheduled_tokens is not None
+    ]
+    return max(1.0, min(budgets)) if budgets else math.inf
 
 
 def _in_flight(window: Window, decode: StepMoments, mixed: StepMoments) -> int:
@@ -259,6 +273,7 @@ def _merged(a: Record, b: Record) -> Record:
         share=mean(a.share, b.share),
         chunk=chunk(a.chunk, b.chunk),
         chunk2=chunk(a.chunk2, b.chunk2),
+        room=max(a.room, b.room),
         tokens=total,
         sum_s=a.sum_s + b.sum_s,
         square_s=a.square_s + b.square_s,

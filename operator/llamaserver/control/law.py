@@ -7,15 +7,20 @@ from dataclasses import replace
 from statistics import median
 
 from llamaserver.api.enums import TuningMode
+from llamaserver.control import binding, kv
 from llamaserver.control import facts as about
+from llamaserver.control.context import Context
 from llamaserver.control.diagnosis import diagnose
 from llamaserver.control.facts import Facts
 from llamaserver.control.model import StepModel, block_of, update
 from llamaserver.control.objective import QUANTILES
-from llamaserver.control.pods import Context, PodFacts, load_of, with_window, without_window
-from llamaserver.control.replicas import decide_replicas, relief
+from llamaserver.control.pods import PodFacts, load_of, with_window, without_window
+from llamaserver.control.relief import relief
+from llamaserver.control.replicas import decide_replicas
+from llamaserver.control.stalls import moving, stalled_engines
 from llamaserver.control.state import Learned, Moment, PodState, State
 from llamaserver.control.types import Decision, Fleet, Limits, Objective, Observed, Setpoint, Verdict
+from llamaserver.control.wording import in_words
 from llamaserver.observe.fleet import aggregate, blind, usable
 from llamaserver.observe.types import Window, Windows
 
@@ -36,13 +41,13 @@ def decide(
     model = update(state.model, blocks, dt)
     pods, setpoints, seen, trail = _pods(objective, limits, state, model, windows, now)
     moments = _moments(state, windows, now)
-    waiting = sum(max(0, w.waiting - w.waiting_deferred) for w in good)
+    waiting = sum(w.waiting_for_room for w in good)
     queue_now_s = about.queue_now(objective, moments, waiting, now)
     observed = about.observed(objective, moments, queue_now_s, now)
     facts = Facts(
         objective=objective,
         limits=limits,
-        fleet=fleet,
+        fleet=_with_cold_start(fleet, state.newest),
         model=model,
         pods=seen,
         blind=blind(windows),
@@ -60,6 +65,7 @@ def decide(
         pods=pods,
         demand=demand,
         diagnosis=diagnosed,
+        binding=binding.settle(state.binding, seen),
         moments=moments,
         relief=relief(state.relief, demand, facts, dt),
         kappa=_kappa(state.kappa, observed),
@@ -74,15 +80,25 @@ def decide(
         observed=observed,
         diagnosis=diagnosis,
         trail=(*trail, answer.verdict, *asked),
+        binding=state.binding.named,
+        stalled=stalled_engines(facts),
+        moving=moving(facts),
     )
     return state, decision
+
+
+def _with_cold_start(fleet: Fleet, learned: Learned | None) -> Fleet:
+    """The fleet with the cold start that was learned, where none is measured now."""
+    if fleet.cold_start_s is not None or learned is None or learned.cold_start_s <= 0.0:
+        return fleet
+    return replace(fleet, cold_start_s=learned.cold_start_s)
 
 
 def _pods(
     objective: Objective, limits: Limits, state: State, model: StepModel | None, windows: Windows, now: float
 ) -> tuple[dict[str, PodState], dict[str, Setpoint], list[PodFacts], list[Verdict]]:
     """Every pod by itself; they share the step model and, for a newcomer, what the others run with."""
-    peers = [p.cap for p in state.pods.values() if p.cap is not None]
+    peers = [p for p in state.pods.values() if p.cap is not None]
     ctx = Context(objective, limits, model, state.relief, state.seed, peers, now)
     pods: dict[str, PodState] = {}
     setpoints: dict[str, Setpoint] = {}
@@ -95,8 +111,8 @@ def _pods(
             pods[name] = pod
             seen.append(facts)
             trail.extend(replace(v, evidence={"pod": name, **v.evidence}) for v in asked)
-            if limits.tuning is TuningMode.RECOMMEND and facts.best is not None:
-                trail.append(_recommended(name, facts))
+            if limits.tuning is TuningMode.RECOMMEND and (found := facts.recommended) is not None:
+                trail.append(_told(facts, found))
         else:
             kept, setpoint = without_window(ctx, before, window)
             if kept is not None:
@@ -106,14 +122,18 @@ def _pods(
     return pods, setpoints, seen, trail
 
 
-def _recommended(name: str, facts: PodFacts) -> Verdict:
-    assert facts.best is not None
-    evidence = {
-        "pod": name,
-        "cap": facts.cap if facts.cap is not None else "unknown",
-        "recommended": facts.best,
-    }
-    return Verdict("Recommend", facts.best != facts.cap, f"the recommended cap is {facts.best}", evidence)
+def _told(facts: PodFacts, found: Setpoint) -> Verdict:
+    evidence: dict[str, float | int | str] = {"pod": facts.name}
+    evidence["cap"] = facts.cap if facts.cap is not None else "unknown"
+    evidence["recommended"] = found.max_num_active_seqs or 0
+    if found.max_num_scheduled_tokens is not None:
+        evidence["recommended_budget"] = found.max_num_scheduled_tokens
+    other = found.max_num_active_seqs != facts.cap
+    if found.max_num_scheduled_tokens is not None:
+        other |= any(
+            e.max_num_scheduled_tokens != found.max_num_scheduled_tokens for e in facts.window.last.engines
+        )
+    return Verdict("Recommend", other, f"the recommended {in_words(found)}", evidence)
 
 
 def _moments(state: State, windows: Windows, now: float) -> tuple[Moment, ...]:
@@ -146,6 +166,7 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
     loads = [load_of(p.history) for p in known]
     caps = [p.cap for p in known if p.cap is not None]
     prompts = [p.kv.prompt for p in known if p.kv.prompt is not None]
+    ratios = [kv.stop_ratio(p.kv) for p in known if p.kv.allowed > 0.0]
     outputs = [p.kv.output for p in known if p.kv.output is not None]
     if held and caps:
         cap, target, quantile = (
@@ -175,7 +196,9 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
         cap=cap,
         target_s=target,
         quantile=quantile,
+        tail=_middle([p.tail for p in known if p.tail is not None and p.budget is not None]),
         cold_start_s=fleet.cold_start_s or (before.cold_start_s if before is not None else 0.0),
+        stop_ratio=_middle(ratios) or (before.stop_ratio if before is not None else 0.0),
     )
 
 

@@ -109,6 +109,11 @@ class StepModel:
         sd = [math.sqrt(max(0.0, self.cov[i][i])) / _SCALE[i] for i in (3, 4)]
         return self.d_s + 2.0 * sd[0], self.c_s + 2.0 * sd[1]
 
+    def chunk_sd(self, tokens: float) -> float:
+        """Standard deviation of what carrying `tokens` of prefill adds to a step."""
+        p, cov = tokens / _SCALE[3], self.cov
+        return math.sqrt(max(0.0, cov[3][3] * p * p + 2.0 * cov[3][4] * p + cov[4][4]))
+
     def slope_sd(self, context: float) -> float:
         """Standard deviation of `slope_s`."""
         return self.shift_sd(0.0, 0.0, 1.0, context)

@@ -177,12 +177,14 @@ class Predictor:
         Steps that are slow for no reason that a cap could remove (a neighbour on the machine, a long prompt
         even at `low` sequences) are met at every cap. Cutting for their sake would cost throughput and not
         help, so what a cap can remove is held to a part of the limit of its own. Where the machine itself is
-        too slow for the target, or the objective is a mean, the limit stands.
+        too slow for the target, or the objective is a mean, the limit stands. And as long as `low` sequences
+        hold the objective itself, no more is allowed than the objective.
         """
         if self.quantile is None or self.model.decode_s(low, self.context) > MARGIN * self.target_s:
             return limit
         floor = self.figure(low, sigmas, margin).ratio
-        return max(limit, floor + CONTROLLABLE * min(limit, replace(self, dispersion=1.0).aim()))
+        own = CONTROLLABLE * min(limit, replace(self, dispersion=1.0).aim())
+        return max(limit, floor + own if floor > 1.0 else min(1.0, floor + own))
 
     def dispersed(self, record: Record) -> float:
         """The dispersion after a new record, whose figure is compared with what was expected of it.

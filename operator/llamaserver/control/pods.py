@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llamaserver.api.enums import TuningMode
 from llamaserver.control import kv
-from llamaserver.control.cap import NO_RAISE_AFTER_PREEMPTION_S, SLOW_START_SEQS, Move, View, move
+from llamaserver.control.cap import (
+    FORECAST_PATIENCE_S,
+    NO_RAISE_AFTER_PREEMPTION_S,
+    Move,
+    View,
+)
+from llamaserver.control.context import Context, bounds, budget_range, in_force, settable
+from llamaserver.control.first import begun
 from llamaserver.control.history import History, Record, forget_archive, record_of, remember
+from llamaserver.control.knobs import advised, move, rare
 from llamaserver.control.model import StepModel
-from llamaserver.control.objective import MARGIN, QUANTILES, Predictor
-from llamaserver.control.state import Learned, PodState
-from llamaserver.control.types import Limits, Objective, Setpoint, Verdict
-from llamaserver.observe.types import EngineState, NoWindow, Sample, Unusable, Window
+from llamaserver.control.objective import QUANTILES, Predictor
+from llamaserver.control.state import PodState
+from llamaserver.control.types import Setpoint, Verdict
+from llamaserver.observe.types import NoWindow, Sample, Unusable, Window
 
 CONTEXT_MEMORY_S = 12.0
 REVERSAL_S = 120.0
@@ -23,24 +29,30 @@ FAILED_S, FAILED_WORTH = 600.0, 4.0
 """A cap that failed is left alone for so many times the seconds of evidence against it, up to FAILED_S."""
 DISTURBED_PATIENCE_S = 30.0
 FIRST_PATIENCE_S, LAST_PATIENCE_S = 240.0, 900.0
+SHARES_PATIENCE_S = 120.0
+"""How long no raise is tried after a cut that left prefill its share, and twice as long after each further
+one. A change of the load ends it, and so does a tail that has become CALMER.
+"""
+CALMER = 0.9
+RARE_S = 60.0
+"""Prompts have to be rare for so long before the prefill budget is given back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What all pods of one LlamaServer share this tick."""
+class Work:
+    """What the sequences of a pod are like."""
 
-    objective: Objective
-    limits: Limits
-    model: StepModel | None
-    relief: float
-    seed: Learned | None
-    peers: Sequence[int]
-    """Caps of the other pods, for one that has none yet."""
-    now: float
+    context: float
+    """Resident tokens per decoding sequence."""
+    prefill: float
+    """Prefill tokens per decoded token."""
+    mixed: float
+    """Prefill-carrying steps per decoded token."""
 
-    @property
-    def acting(self) -> bool:
-        return self.limits.tuning is TuningMode.AUTO and not self.limits.suspended
+    def tokens_per_s(self, model: StepModel, sequences: float) -> float:
+        """Decoded tokens per second of an engine that runs so many sequences and replaces those that end."""
+        step_s = model.decode_s(sequences, self.context) + model.d_s * self.prefill * sequences
+        return sequences / (step_s + model.c_s * min(1.0, self.mixed * sequences))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +75,21 @@ class PodFacts:
     record: Record | None
     recent: tuple[Record, ...]
     """The pod's records of the last RECENT_S."""
+    budget: int | None
+    """The prefill budget wanted beside the cap; None where it stays at the engine's start value."""
+    advised: Setpoint | None
+    """Both knobs for an engine that is only looked at; None where the cap alone does as well."""
+    work: Work | None
+    """None while no sequence was seen."""
+
+    @property
+    def recommended(self) -> Setpoint | None:
+        """What to run an engine with that is only looked at; None while nothing is known."""
+        return self.advised or (None if self.best is None else Setpoint(self.best))
 
     @property
     def engines(self) -> int:
         return len(self.window.last.engines)
-
-
-def settable(sample: Sample) -> bool:
-    """Whether this pod's cap can be written now."""
-    return sample.writable and all(
-        e.live_cap == "" and e.max_num_active_seqs is not None and e.max_num_seqs is not None
-        for e in sample.engines
-    )
-
-
-def bounds(limits: Limits, sample: Sample) -> tuple[int, int | None]:
-    """Smallest and largest cap allowed per engine; the latter None when the pod does not tell its ceiling."""
-    ceilings = [e.max_num_seqs for e in sample.engines if e.max_num_seqs is not None]
-    if not ceilings:
-        return limits.cap_min, limits.cap_max
-    high = min(min(ceilings), limits.cap_max if limits.cap_max is not None else min(ceilings))
-    return min(limits.cap_min, high), high
-
-
-def in_force(sample: Sample) -> int | None:
-    """The cap the pod's engines run with; the lowest where they differ, None when they do not say."""
-    caps = [e.max_num_active_seqs for e in sample.engines if e.max_num_active_seqs is not None]
-    return min(caps, default=None)
 
 
 def without_window(
@@ -105,8 +105,8 @@ def without_window(
     if not (ctx.acting and settable(sample)):
         return pod, None
     if pod.cap is None:
-        pod = replace(pod, cap=_first_cap(ctx, pod, sample), changed_at=ctx.now)
-    return pod, None if unreachable else _within(ctx, sample, pod.cap)
+        pod = begun(ctx, pod, sample)
+    return pod, None if unreachable else _within(ctx, sample, pod)
 
 
 def with_window(
@@ -116,25 +116,28 @@ def with_window(
     sample = window.last
     if pod is None or pod.incarnation != sample.incarnation:
         pod = _born(ctx, pod, sample)
-    asked = (ctx.objective.itl_s, ctx.objective.itl_statistic.value)
+    asked = ctx.asked
     if pod.asked != asked:
-        pod = replace(_fresh(pod), asked=asked, dispersion=1.0)
+        pod = replace(_fresh(pod), asked=asked, dispersion=1.0, tail=None)
     can = settable(sample)
     if can and (not ctx.acting or pod.cap is None):
-        cap = in_force(sample) if not ctx.acting else _first_cap(ctx, pod, sample)
-        pod = replace(pod, cap=cap, changed_at=pod.changed_at if not ctx.acting else ctx.now)
+        pod = begun(ctx, pod, sample) if ctx.acting else replace(pod, cap=in_force(sample), budget=None)
     running = max(e.running for e in sample.engines)
     applied = pod.cap is not None and running <= pod.cap + 1 and pod.cap == in_force(sample)
     record = record_of(window)
     pod = _learn(ctx, pod, window, record, applied and ctx.acting)
+    pod = replace(pod, budget=_takes(ctx, pod.budget, sample), rare_since=_rare_since(ctx, pod))
     predictor = _predictor(ctx, pod)
     if not can or pod.cap is None:
         return pod, None, _facts(ctx, pod, window, predictor, record, None, can), ()
     view = _view(ctx, pod, window, predictor)
+    pod = replace(pod, advised=None if ctx.acting else advised(view, pod.advised))
     result = move(view)
+    if predictor is None and ctx.of_a_tail:
+        result = replace(result, budget=pod.budget)  # nothing was measured that could speak against it
     facts = _facts(ctx, pod, window, predictor, record, (view, result), can)
-    pod = _moved(pod, result, ctx)
-    return pod, Setpoint(pod.cap) if ctx.acting else None, facts, result.trail
+    pod = _moved(pod, view, result, ctx, kv.changed(pod.kv, sample))
+    return pod, Setpoint(pod.cap, pod.budget) if ctx.acting else None, facts, result.trail
 
 
 def _born(ctx: Context, before: PodState | None, sample: Sample) -> PodState:
@@ -144,56 +147,33 @@ def _born(ctx: Context, before: PodState | None, sample: Sample) -> PodState:
             before,
             incarnation=sample.incarnation,
             history=History(archive=before.history.archive),
-            kv=replace(before.kv, generations=0.0, footprint=None, preempted=0.0),
+            kv=replace(before.kv, generations=0.0, footprint=None, preempted=0.0, held=0.0),
         )
     seed = ctx.seed
     known = kv.KvState() if seed is None else seed.kv()
     return PodState(sample.incarnation, kv=known, context=0.0 if seed is None else seed.context)
 
 
-def _within(ctx: Context, sample: Sample, cap: int | None) -> Setpoint | None:
-    if cap is None:
+def _within(ctx: Context, sample: Sample, pod: PodState) -> Setpoint | None:
+    if pod.cap is None:
         return None
     low, high = bounds(ctx.limits, sample)
-    return Setpoint(max(low, cap if high is None else min(cap, high)))
+    cap, takes = max(low, pod.cap if high is None else min(pod.cap, high)), budget_range(ctx.limits, sample)
+    if pod.budget is None or takes is None:
+        return Setpoint(cap)
+    return Setpoint(cap, takes.of(cap, takes.chunk(pod.cap, pod.budget)))
 
 
-def _first_cap(ctx: Context, pod: PodState, sample: Sample) -> int | None:
-    """The first cap of a pod never set by this operator: its peers' present one, else what an earlier
-    operator learned, else a slow start, which is never below what already runs.
-    """
-    low, high = bounds(ctx.limits, sample)
-    if high is None:
+def _takes(ctx: Context, budget: int | None, sample: Sample) -> int | None:
+    """The budget, where this engine can still be given it."""
+    return None if budget is None or budget_range(ctx.limits, sample) is None else budget
+
+
+def _rare_since(ctx: Context, pod: PodState) -> float | None:
+    """Since when prompts are too rare for the percentile to see them; None while they are not."""
+    if pod.cap is None or not rare(pod.cap, pod.kv.output, ctx.quantile):
         return None
-    fits = kv.ceiling(pod.kv, sample)
-    most = high if fits is None else max(low, min(high, math.floor(fits)))
-    leased = any(e.lease_expires_in_s is not None for e in sample.engines)
-    objective, seed = ctx.objective, ctx.seed
-    if ctx.peers:
-        return max(low, min(most, sorted(ctx.peers)[len(ctx.peers) // 2]))
-    if seed is not None and (known := _from_seed(objective, seed)) is not None:
-        return max(low, min(most, known))
-    if leased:
-        return in_force(sample)
-    busy = max(e.running for e in sample.engines)
-    # Without a latency to protect, start high; not at the top, for a batch that never moves teaches nothing.
-    least = SLOW_START_SEQS if objective.itl_s is not None else max(SLOW_START_SEQS, most // 2)
-    return max(low, min(most, max(least, busy)))
-
-
-def _from_seed(objective: Objective, seed: Learned) -> int | None:
-    """The cap an earlier operator found, or the one its model gives for a target that has changed since."""
-    target, quantile = objective.itl_s or 0.0, QUANTILES.get(objective.itl_statistic, 0.0)
-    same = math.isclose(seed.target_s, target, rel_tol=1e-6) and (seed.quantile == quantile or target == 0.0)
-    if seed.cap >= 1.0 and same:
-        return int(seed.cap)
-    if target == 0.0:
-        return None
-    slope = seed.model().mean_slope_s(seed.context, seed.prefill, seed.mixed)
-    if slope <= 0.0 or seed.context <= 0.0:
-        return None
-    kappa = seed.kappa if seed.quantile == quantile else max(1.0, seed.kappa)
-    return max(1, math.floor((MARGIN * target / kappa - seed.a_s) / slope))
+    return ctx.now if pod.rare_since is None else pod.rare_since
 
 
 def _learn(ctx: Context, pod: PodState, w: Window, record: Record | None, applied: bool) -> PodState:
@@ -237,6 +217,7 @@ def _view(ctx: Context, pod: PodState, w: Window, predictor: Predictor | None) -
     prefill, mixed = load_of(pod.history)
     seen = pod.kv.preempted_at
     return View(
+        acting=ctx.acting,
         itl_wanted=ctx.objective.itl_s is not None,
         predictor=predictor,
         model=ctx.model,
@@ -250,39 +231,58 @@ def _view(ctx: Context, pod: PodState, w: Window, predictor: Predictor | None) -
         high=high,
         cap=pod.cap,
         running=max(e.running for e in sample.engines),
-        waiting=max(_held_back(e) for e in sample.engines),
+        waiting=max(e.waiting_for_room for e in sample.engines),
         now=ctx.now,
         tick_s=w.dt,
         changed_at=pod.changed_at,
         cut_at=pod.cut_at,
         patience_s=pod.patience_s,
+        before_kv=pod.before_kv,
         failed=pod.failed if ctx.now < pod.failed_until else None,
+        budgets=budget_range(ctx.limits, sample),
+        budget=pod.budget,
+        tail=pod.tail,
+        calmer=pod.tail is not None and pod.cut_tail is not None and pod.tail < CALMER * pod.cut_tail,
+        rare=pod.rare_since is not None and ctx.now - pod.rare_since >= RARE_S,
     )
 
 
-def _held_back(engine: EngineState) -> int:
-    """Requests waiting for room, leaving out those that wait for something else than the scheduler."""
-    return max(0, engine.waiting - engine.waiting_deferred)
+def _moved(pod: PodState, view: View, result: Move, ctx: Context, other_lengths: bool) -> PodState:
+    """The pod after the move. A raise that is soon taken back makes the next one wait, longer each time.
 
-
-def _moved(pod: PodState, result: Move, ctx: Context) -> PodState:
-    """The pod after the move. A raise that is soon taken back makes the next one wait, longer each time."""
+    With requests of `other_lengths` the cache holds another number of them, which speaks against no raise;
+    nor does a forecast that wavers, as long as nobody is preempted.
+    """
     now, before = ctx.now, pod.cap
     assert before is not None
-    pod = replace(pod, best=result.best)
+    if any(v.rule == "Shares" and v.fired for v in result.trail):
+        pod = replace(pod, cut_tail=result.tail)
+    pod = replace(pod, best=result.best, tail=result.tail if result.tail is not None else pod.tail)
+    if ctx.acting:
+        pod = replace(pod, budget=result.budget)
     if result.shifted:
         pod = replace(_fresh(pod), history=forget_archive(pod.history))
     if not ctx.acting or result.cap == before:
         return pod
     if result.cap > before:
-        return replace(pod, cap=result.cap, changed_at=now, raised_at=now)
+        return replace(pod, cap=result.cap, changed_at=now, raised_at=now, before_kv=None)
     patience = pod.patience_s
+    memory = any(v.rule == "KVCeiling" and v.fired for v in result.trail)
+    pod = replace(pod, before_kv=max(before, pod.before_kv or 0) if memory else None)
+    if memory and other_lengths:
+        return replace(_fresh(pod), cap=result.cap, changed_at=now, cut_at=now, raised_at=-math.inf)
     breach = next((v for v in result.trail if v.rule == "Breach" and v.fired), None)
-    if breach is not None and "undisturbed" in breach.evidence:
+    if any(v.fired and "undisturbed" in v.evidence for v in result.trail):
         # Not the cap's fault: it may be tried again when the disturbance has passed.
         return replace(
             pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=max(patience, DISTURBED_PATIENCE_S)
         )
+    if memory and not view.preempted:
+        again = 2.0 * patience if now - pod.raised_at < REVERSAL_S else patience
+        patience = min(LAST_PATIENCE_S, max(again, FORECAST_PATIENCE_S))
+        return replace(pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=patience)
+    if any(v.rule == "Shares" and v.fired for v in result.trail):
+        patience = min(LAST_PATIENCE_S, max(SHARES_PATIENCE_S, 2.0 * patience))
     if now - pod.raised_at < REVERSAL_S:
         patience = min(LAST_PATIENCE_S, max(FIRST_PATIENCE_S, 4.0 * patience))
     pod = replace(pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=patience)
@@ -327,4 +327,7 @@ def _facts(
         predictor=predictor,
         record=record,
         recent=pod.history.recent,
+        budget=pod.budget if result is None else result.budget,
+        advised=pod.advised,
+        work=Work(pod.context, *load_of(pod.history)) if pod.context > 0.0 else None,
     )

@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
+from llamaserver.api.enums import Binding
+from llamaserver.control.arrivals import Arrivals
 from llamaserver.control.history import History
 from llamaserver.control.kv import KvState
 from llamaserver.control.model import StepModel, remembered
-from llamaserver.control.types import Cause
+from llamaserver.control.types import Cause, Setpoint
 from llamaserver.observe.fleet import FleetWindow
 
 
@@ -19,8 +21,8 @@ class Learned:
     "unknown".
 
     The step model (a to c, noise), the tail (kappa: the objective's statistic over the mean), the load
-    (context, prefill, mixed, prompt, output), the KV cache (sharing, trust), and the cap that held `target_s`
-    at `quantile` (0 for a mean).
+    (context, prefill, mixed, prompt, output, stop_ratio), the KV cache (sharing, trust), and the cap that
+    held `target_s` at `quantile` (0 for a mean).
     """
 
     a_s: float
@@ -40,7 +42,10 @@ class Learned:
     cap: float = 0.0
     target_s: float = 0.0
     quantile: float = 0.0
+    tail: float = 0.0
+    """Of control/joint.py; 0 where the prefill budget was not moved."""
     cold_start_s: float = 0.0
+    stop_ratio: float = 0.0
 
     def to_dict(self) -> dict[str, float]:
         return {name: float(value) for name, value in asdict(self).items()}
@@ -48,11 +53,12 @@ class Learned:
     @classmethod
     def from_dict(cls, raw: Mapping[str, object]) -> Learned:
         """Numbers, or text that is a number. Raises ValueError for anything missing, unknown or not to be
-        believed.
+        believed. What an older version did not learn is unknown.
         """
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(raw) - known):
             raise ValueError(f"unknown learned figure {unknown[0]!r}")
+        raw = {**_LEARNED_LATER, **raw}
         if missing := sorted(known - set(raw)):
             raise ValueError(f"learned figure {missing[0]!r} is missing")
         values = {name: _number(name, raw[name]) for name in known}
@@ -62,6 +68,8 @@ class Learned:
             raise ValueError(
                 "learned figures out of range: kappa, sharing > 0, quantile in [0, 1) are needed"
             )
+        if values["stop_ratio"] > 1.0:
+            raise ValueError("learned figures out of range: stop_ratio in [0, 1] is needed")
         return cls(**values)
 
     def model(self) -> StepModel:
@@ -74,7 +82,12 @@ class Learned:
             output=self.output if known else None,
             sharing=self.sharing,
             trust=self.trust,
+            seed=self.stop_ratio if self.stop_ratio > 0.0 else None,
         )
+
+
+_LEARNED_LATER: Mapping[str, object] = {"stop_ratio": 0.0, "tail": 0.0}
+"""Figures that a status written by an older version lacks, and what stands for unknown."""
 
 
 def _number(name: str, value: object) -> float:
@@ -102,6 +115,8 @@ class PodState:
     cut_at: float = -math.inf
     patience_s: float = 0.0
     """How long after a cut no raise is tried; grows when a raise had to be taken back."""
+    before_kv: int | None = None
+    """The cap that the KV ceiling cut; it may be had back at once when that rises again."""
     failed: int | None = None
     """The lowest cap that missed the objective; not tried again before `failed_until`."""
     failed_until: float = -math.inf
@@ -113,8 +128,18 @@ class PodState:
     """Resident tokens per decoding sequence, quick to believe a rise."""
     dispersion: float = 1.0
     """How much burstier the tail is than independent steps would be."""
+    budget: int | None = None
+    """The prefill budget wanted, None for what the engine started with."""
+    tail: float | None = None
+    """The declared percentile over what the model gives for a full step; see control/joint.py."""
+    cut_tail: float | None = None
+    """The tail at the last cut that left prefill its share."""
+    rare_since: float | None = None
+    """Since when prompts are too rare for the percentile to see them."""
     best: int | None = None
     """Where the cap is heading, by the newest estimate; for telling people."""
+    advised: Setpoint | None = None
+    """Both knobs as they were advised last, for an engine that is only looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +151,15 @@ class DiagnosisState:
 
 
 @dataclass(frozen=True, slots=True)
+class BindingState:
+    """The knob named as binding, and how often in a row another one was found."""
+
+    named: Binding | None = None
+    other: Binding | None = None
+    times: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Spell:
     """Something that holds since then, and was last seen to hold then."""
 
@@ -134,16 +168,44 @@ class Spell:
 
 
 @dataclass(frozen=True, slots=True)
-class DemandState:
-    """The slow loop's memory: (time, sequences in demand) over its look-back, and its own last moves."""
+class Seen:
+    """The demand of one tick, over all replicas that gave figures."""
 
-    seen: tuple[tuple[float, float], ...] = ()
+    at: float
+    in_hand: float | None
+    """Sequences that ran and waited; None when a replica was out of sight."""
+    at_least: float
+    """Those of the replicas in sight."""
+    arrivals: Arrivals
+    finished: int
+    """Requests that ended, of replicas that tell."""
+    decoded: int
+    """Tokens, first ones left out, of the same replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemandState:
+    """The slow loop's memory: the demand over its look-back, and its own last moves."""
+
+    seen: tuple[Seen, ...] = ()
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Requests in hand of each replica when it last gave figures."""
+    serves: float | None = None
+    """Tokens per second that a replica makes at the objective; None while unknown."""
+    fit: float = 1.0
+    """What full replicas made over what the step model gives for them."""
+    fitted: StepModel | None = None
+    """The model that `fit` is of."""
     queue_bad: Spell | None = None
     """For how long the queue objective has been missed."""
     full: Spell | None = None
     """For how long requests have waited although every replica was full at its settled cap."""
+    short: Spell | None = None
+    """For how long the demand has needed more replicas than there are."""
     evaluated_at: float = -math.inf
     changed_at: float = -math.inf
+    risen_at: float = -math.inf
+    """When the replicas that start were asked for, the first of them."""
     wanted: int | None = None
     reason: str = ""
 
@@ -167,6 +229,7 @@ class State:
     pods: Mapping[str, PodState] = field(default_factory=dict)
     demand: DemandState = field(default_factory=DemandState)
     diagnosis: DiagnosisState = field(default_factory=DiagnosisState)
+    binding: BindingState = field(default_factory=BindingState)
     moments: tuple[Moment, ...] = ()
     """The fleet's newest windows: what people judge, and how fast requests leave."""
     relief: float = 1.0

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.api.enums import Binding, Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.observe.types import Doubt
 
 
 class Cause(StrEnum):
@@ -53,6 +54,8 @@ class Limits:
     replicas_min: int = 1
     replicas_max: int = 1
     suspended: bool = False
+    budget_moves: bool = True
+    """Whether the prefill budget may be moved, too."""
     ceiling: int | None = None
     """What the spec starts engines with (maxNumSeqs): used where a pod does not tell it itself."""
 
@@ -85,6 +88,37 @@ class Verdict:
     fired: bool
     reason: str
     evidence: Mapping[str, float | int | str]
+
+
+@dataclass(frozen=True, slots=True)
+class StalledEngine:
+    """An engine that has not got on for longer than any step of it may take: one with work, by the newest
+    figures of its pod, or a core that is silent behind a server that answers.
+    """
+
+    pod: str
+    incarnation: str
+    still_s: float
+    """As far as answers testify to it."""
+    grace_s: float
+    """Longer than any step of this engine may take, as far as its steps are known."""
+    answers: int
+    """How many testify to it."""
+    running: int
+    waiting: int
+    silent: bool
+    """The front end answers, and the engine core does not."""
+    doubt: Doubt | None
+    """Why it may be none that hangs; None where the scheduler's own account says it."""
+    witnessed: bool
+    """It was seen to get on, or to have nothing to do, before. Else it may have stood still for longer."""
+    engine: int | None = None
+    """Which of a pod's engines, where it has several and they answer one by one."""
+
+    @property
+    def worked(self) -> bool:
+        """Whether it is known to have requests in hand; of a core that is silent, when it last spoke."""
+        return self.running + self.waiting > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,3 +175,9 @@ class Decision:
     observed: Observed
     diagnosis: Diagnosis
     trail: tuple[Verdict, ...]
+    binding: Binding | None = None
+    """Which knob holds requests back; None while not known."""
+    stalled: tuple[StalledEngine, ...] = ()
+    """The longest first."""
+    moving: frozenset[str] = frozenset()
+    """Pods of which every engine was seen to get on, or to have nothing to do, by this tick's figures."""

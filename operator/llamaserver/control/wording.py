@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from llamaserver.control.objective import MARGIN, Predictor
+from llamaserver.control.types import Setpoint
 
 
 def ms(seconds: float) -> float:
@@ -17,6 +18,13 @@ def ms(seconds: float) -> float:
 def ms_at_least(seconds: float) -> float:
     """Milliseconds, rounded up: for a figure that is advised as a target."""
     return math.ceil(10_000.0 * seconds - 1e-6) / 10.0
+
+
+def in_words(setpoint: Setpoint) -> str:
+    """What an engine should run with, as the end of a sentence."""
+    budget = setpoint.max_num_scheduled_tokens
+    beside = "" if budget is None else f", with {budget} tokens a step"
+    return f"cap is {setpoint.max_num_active_seqs}{beside}"
 
 
 def reachable_s(predictor: Predictor, low: int) -> float:

@@ -4,6 +4,7 @@ all.
 
 from llamaserver.engine.client import Applied, EngineClient, Refused, Target, Unreachable
 from llamaserver.engine.ladder import Capability, Live, Unavailable, capability
+from llamaserver.engine.progress import Progress
 from llamaserver.engine.signing import BadKeysError, KeyRing, SigningKey
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "EngineClient",
     "KeyRing",
     "Live",
+    "Progress",
     "Refused",
     "SigningKey",
     "Target",

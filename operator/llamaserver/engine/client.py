@@ -17,6 +17,7 @@ from typing import Any, Self
 import aiohttp
 
 from llamaserver.control import Setpoint
+from llamaserver.engine.progress import Progress, read_progress
 from llamaserver.engine.signing import SigningKey
 from llamaserver.observe import (
     EngineReport,
@@ -31,10 +32,12 @@ from llamaserver.observe import (
 SNAPSHOT_PATH = "/llamaserver/v1/snapshot"
 SCHEDULER_PATH = "/llamaserver/v1/scheduler"
 METRICS_PATH = "/metrics"
+DOWNLOAD_PATH = "/llamaserver/v1/download"
 
 _SNAPSHOT_LIMIT = 1 << 20
 _METRICS_LIMIT = 16 << 20
 _ANSWER_LIMIT = 1 << 18
+_PROGRESS_LIMIT = 1 << 12
 _NO_TUNER_RECHECK_S = 30.0
 """A pod without the tuner's route is asked for it again this often; its plugin may have been late."""
 
@@ -127,7 +130,9 @@ class EngineClient:
         self._session: aiohttp.ClientSession | None = None
         self._no_tuner: dict[str, tuple[str, float]] = {}
         self._boots: dict[str, tuple[str, str]] = {}
-        """Incarnation and tuner's boot id of each pod as last read."""
+        """Incarnation and tuner's boot id of each pod as last read. By uid, like all that is kept of a pod:
+        two namespaces may hold pods of one name.
+        """
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -146,10 +151,10 @@ class EngineClient:
         if self._session is not None:
             await self._session.close()
 
-    def forget(self, pod: str) -> None:
+    def forget(self, uid: str) -> None:
         """Drop what is remembered of a pod that is gone."""
-        self._no_tuner.pop(pod, None)
-        self._boots.pop(pod, None)
+        self._no_tuner.pop(uid, None)
+        self._boots.pop(uid, None)
 
     async def scrape(self, target: Target, deadline_s: float) -> Sample | Failure:
         """The pod's sample: the tuner's snapshot, with what that lacks from `/metrics`; without the tuner's
@@ -189,7 +194,7 @@ class EngineClient:
         key = self._key()
         if key is None:
             return Refused(0, "NoSigningKey", "the operator has no signing key yet")
-        incarnation, boot_id = self._boots.get(target.pod, ("", ""))
+        incarnation, boot_id = self._boots.get(target.uid, ("", ""))
         if incarnation != target.incarnation:
             return Refused(0, "NotScraped", "the tuner of this start of the engine has not been read yet")
         body = json.dumps(
@@ -214,22 +219,31 @@ class EngineClient:
             return Unreachable(str(error))
         return _outcome(answer, setpoint, generation)
 
+    async def progress(self, target: Target, deadline_s: float) -> Progress | None:
+        """How far a pod is that downloads its model before its engine starts; None where it does not tell."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                answer = await self._send("GET", target.url(DOWNLOAD_PATH), _PROGRESS_LIMIT)
+        except (TimeoutError, _UnreadableError):
+            return None
+        return read_progress(answer.body) if answer.status == 200 else None
+
     async def _snapshot(self, target: Target) -> Sample | EngineReport | Failure | None:
         """What the snapshot says; a report or None when `/metrics` has to be asked, too."""
         answer = await self._send("GET", target.url(SNAPSHOT_PATH), _SNAPSHOT_LIMIT)
         if answer.status in (404, 405):
-            self._no_tuner[target.pod] = (target.incarnation, self._monotonic())
+            self._no_tuner[target.uid] = (target.incarnation, self._monotonic())
             return None
         if answer.status != 200:
             return self._failure(f"{SNAPSHOT_PATH} answered {answer.status}")
         found = read_snapshot(answer.body, self._monotonic(), target.incarnation)
         if isinstance(found, Failure):
             return None if found.why is Unusable.MISSING else found
-        self._boots[target.pod] = (target.incarnation, found.boot_id)
+        self._boots[target.uid] = (target.incarnation, found.boot_id)
         return found
 
     def _asks_tuner(self, target: Target) -> bool:
-        missing = self._no_tuner.get(target.pod)
+        missing = self._no_tuner.get(target.uid)
         if missing is None:
             return True
         incarnation, since = missing

@@ -29,7 +29,7 @@ def capability(sample: Sample | None) -> Capability:
     """The rung of the ladder that a pod's newest sample allows."""
     if sample is None:
         return Unavailable("NotSeen", "the engine has not answered yet")
-    if sample.source is Source.METRICS:
+    if sample.source in (Source.METRICS, Source.PROMETHEUS):
         return Unavailable(sample.reason or "NoTuner", sample.message or "the engine serves /metrics alone")
     if not sample.writable:
         return Unavailable(sample.reason or "NotWritable", sample.message)

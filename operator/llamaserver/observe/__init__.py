@@ -3,32 +3,41 @@ out.
 """
 
 from llamaserver.observe.distribution import quantile
-from llamaserver.observe.exposition import parse_exposition
+from llamaserver.observe.exposition import parse_exposition, read_series
 from llamaserver.observe.snapshot import EngineReport, parse_snapshot, read_snapshot, with_requests
 from llamaserver.observe.types import (
     Distribution,
+    Doubt,
     EngineState,
     Failure,
+    Lengths,
+    Load,
     NoWindow,
     Sample,
     Source,
     StepMoments,
+    Still,
     Unusable,
     Window,
     Windows,
 )
-from llamaserver.observe.window import Memory, advance
+from llamaserver.observe.window import FORGIVEN_SCRAPES, Memory, advance
 
 __all__ = [
+    "FORGIVEN_SCRAPES",
     "Distribution",
+    "Doubt",
     "EngineReport",
     "EngineState",
     "Failure",
+    "Lengths",
+    "Load",
     "Memory",
     "NoWindow",
     "Sample",
     "Source",
     "StepMoments",
+    "Still",
     "Unusable",
     "Window",
     "Windows",
@@ -36,6 +45,7 @@ __all__ = [
     "parse_exposition",
     "parse_snapshot",
     "quantile",
+    "read_series",
     "read_snapshot",
     "with_requests",
 ]

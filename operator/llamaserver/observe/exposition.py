@@ -37,6 +37,14 @@ def parse_exposition(text: str, at: float, incarnation: str) -> Sample | Failure
         return Failure(at, bad.why, str(bad))
 
 
+def read_series(series: Series, at: float, incarnation: str) -> Sample | Failure:
+    """The same of series that somebody else has parsed. `series` is used up."""
+    try:
+        return _sample(_Scrape(series), at, incarnation)
+    except _BadError as bad:
+        return Failure(at, bad.why, str(bad))
+
+
 def _name_of(line: str) -> str:
     cut = min((i for i in (line.find("{"), line.find(" ")) if i >= 0), default=len(line))
     return line[:cut]

@@ -33,6 +33,11 @@ class FleetWindow:
     finished: int | None
     """Requests finished; None when no pod tells."""
 
+    @property
+    def waiting_for_room(self) -> int:
+        """Without those that wait for something else than the scheduler's room."""
+        return max(0, self.waiting - self.waiting_deferred)
+
 
 def usable(windows: Windows) -> list[Window]:
     """The windows that hold figures, in the order of pod names."""

@@ -33,6 +33,11 @@ QUEUE = ("request_queue_time_seconds",)
 STEPS = ("iteration_tokens_total",)  # a histogram whose name ends like a counter's; its _count counts steps
 CACHE_CONFIG = ("cache_config_info",)
 
+# Of finished requests; only a history is asked for them, a scrape is not.
+PROMPT_LENGTHS = ("request_prompt_tokens",)
+OUTPUT_LENGTHS = ("request_generation_tokens",)
+REJECTED = ("admission_rejections_total",)
+
 # From the tuner, without vLLM's prefix.
 CAP = "llamaserver_max_num_active_seqs"
 CEILING = "llamaserver_max_num_seqs"
@@ -64,3 +69,11 @@ def exact_names() -> frozenset[str]:
         for suffix in ("_bucket", "_sum", "_count")
     }
     return frozenset(plain | histograms | {CAP, CEILING, BUDGET})
+
+
+def pattern() -> str:
+    """A regular expression that matches what `exact_names` has and nothing else, as Prometheus reads it."""
+    plain = "|".join(name for names in _PLAIN for name in names)
+    histograms = "|".join(name for names in _HISTOGRAMS for name in names)
+    prefixes = "|".join(PREFIXES)
+    return f"({prefixes})({plain}|({histograms})_(bucket|sum|count))|{CAP}|{CEILING}|{BUDGET}"

@@ -17,6 +17,8 @@ from llamaserver.observe.types import (
     Distribution,
     EngineState,
     Failure,
+    Lengths,
+    Load,
     Sample,
     Source,
     StepMoments,
@@ -28,6 +30,8 @@ MAX_AGE_S = 3.0
 """An engine reading older than this says nothing of now: the pod counts as stale until it answers again."""
 
 _MAX_BUCKETS = 4096
+_MAX_LENGTH = 1 << 31
+"""Tokens of one request beyond which a length is no length."""
 _MAX_BOOT_ID = 128
 _SILENT = ("", "EngineUnreachable", "EngineDead", "ShuttingDown")
 """Reasons for absent engines that mean a silent engine, not a tuner without a way to it."""
@@ -70,7 +74,9 @@ def parse_snapshot(body: bytes, at: float, incarnation: str) -> Sample | Failure
     A snapshot without figures of requests is a Failure here; `read_snapshot` gives what it does say.
     """
     found = read_snapshot(body, at, incarnation)
-    return Failure(at, Unusable.MISSING, found.lacks) if isinstance(found, EngineReport) else found
+    return (
+        Failure(at, Unusable.MISSING, found.lacks, incarnation) if isinstance(found, EngineReport) else found
+    )
 
 
 def read_snapshot(body: bytes, at: float, incarnation: str) -> Sample | EngineReport | Failure:
@@ -78,7 +84,7 @@ def read_snapshot(body: bytes, at: float, incarnation: str) -> Sample | EngineRe
     try:
         return _read(_Node(_document(body), "snapshot"), at, incarnation)
     except _BadError as bad:
-        return Failure(at, bad.why, str(bad))
+        return Failure(at, bad.why, str(bad), incarnation)
 
 
 def with_requests(report: EngineReport, metrics: Sample) -> Sample:
@@ -184,6 +190,9 @@ class _Node:
             raise _lying(f"{self.path}.{key}", value, "true or false")
         return value
 
+    def optional_flag(self, key: str) -> bool | None:
+        return None if self.raw.get(key) is None else self.flag(key)
+
 
 def _moments(node: _Node) -> StepMoments:
     return StepMoments(**{name: node.integer(name) for name in _MOMENTS})
@@ -211,6 +220,32 @@ def _digest(node: _Node) -> Distribution:
     return Distribution(count, sum_s, edges, (*dense, 0), exact=True)
 
 
+def _lengths(node: _Node) -> Lengths:
+    requests = node.integer("requests")
+    sums = {name: node.integer(name) for name in ("prompt_tokens", "generated_tokens", "max_tokens")}
+    for name, tokens in sums.items():
+        if tokens > requests * _MAX_LENGTH:
+            raise _lying(f"{node.path}.{name}", tokens, f"a sum of tokens over {requests} requests")
+    return Lengths(requests, **sums)
+
+
+def _load(node: _Node, running: int, waiting: int) -> Load | None:
+    """What is known of the lengths of requests; None from a tuner that does not tell."""
+    if node.raw.get("lengths") is None:
+        return None
+    both = node.node("lengths")
+    found: list[Lengths] = []
+    for key, most in (("running", running), ("waiting", waiting)):
+        group = both.node(key)
+        parts = _lengths(group.node("bounded")), _lengths(group.node("unbounded"))
+        if sum(part.requests for part in parts) > most:
+            raise _lying(
+                f"{group.path}.bounded.requests", parts[0].requests, f"at most {most} {key} requests"
+            )
+        found += parts
+    return Load(*found)
+
+
 def _engine(raw: object, index: int) -> EngineState:
     node = _Node(raw, f"engines[{index}]")
     live = node.node("live")
@@ -227,11 +262,12 @@ def _engine(raw: object, index: int) -> EngineState:
     # Without sums (the tuner switched itself off) the step's cost is unknown, not zero.
     steps = None if node.raw.get("steps") is None else node.node("steps")
     # vLLM holds a paused session among the waiting, but the cap counts it: it is load that has its place.
+    running, waiting = node.integer("running"), node.integer("waiting")
     paused = node.optional_integer("waiting_for_streaming_input") or 0
     return EngineState(
         engine=node.integer("engine"),
-        running=node.integer("running") + paused,
-        waiting=max(0, node.integer("waiting") - paused),
+        running=running + paused,
+        waiting=max(0, waiting - paused),
         waiting_deferred=max(0, node.integer("waiting_deferred") - paused),
         kv_usage=used / blocks if blocks else 0.0,
         # Blocks times block size is not it where layers of several kinds share the pool.
@@ -246,13 +282,27 @@ def _engine(raw: object, index: int) -> EngineState:
         max_num_active_seqs=cap,
         max_num_scheduled_tokens=node.integer("max_num_scheduled_tokens"),
         min_num_scheduled_tokens=node.optional_integer("min_num_scheduled_tokens"),
+        wanted_num_scheduled_tokens=_wanted_budget(node),
+        tokens_per_seq=node.optional_integer("tokens_per_seq"),
+        chunk_reserve=node.optional_integer("chunk_reserve"),
+        max_model_len=node.optional_integer("max_model_len"),
         live_cap=live.text("max_num_active_seqs"),
         live_budget=live.text("max_num_scheduled_tokens"),
         generation=node.integer("generation"),
         lease_expires_in_s=None if expires is None else node.number("lease_expires_in_s"),
         decode_steps=None if steps is None else _moments(steps.node("decode")),
         mixed_steps=None if steps is None else _moments(steps.node("mixed")),
+        load=_load(node, running, waiting),
+        parked=paused,
+        paused=node.optional_flag("paused"),
+        skipped_steps=0 if steps is None else steps.optional_integer("skipped") or 0,
     )
+
+
+def _wanted_budget(node: _Node) -> int | None:
+    if node.raw.get("wanted") is None:
+        return None
+    return node.node("wanted").optional_integer("max_num_scheduled_tokens")
 
 
 def _engines(root: _Node) -> tuple[EngineState, ...]:
@@ -371,6 +421,12 @@ def _sample(root: _Node, report: EngineReport) -> Sample:
     def total(key: str) -> int:
         return sum(node.integer(key) for node in requests)
 
+    def optional_total(key: str) -> int | None:
+        known = [count for node in requests if (count := node.optional_integer(key)) is not None]
+        return sum(known) if len(known) == len(requests) else None
+
+    allowed, made = (optional_total(f"{kind}_tokens_bounded_finished") for kind in ("max", "generation"))
+
     itl = _added(requests, "itl")
     if itl.count > 0 and itl.sum_s <= 0.0:
         raise _lying("requests.itl.sum", itl.sum_s, f"more than 0 s for {itl.count} observations")
@@ -393,6 +449,8 @@ def _sample(root: _Node, report: EngineReport) -> Sample:
         arrived=total("arrived"),
         finished_prompt_tokens=total("prompt_tokens_finished"),
         finished_generation_tokens=total("generation_tokens_finished"),
+        bounded_max_tokens=allowed,
+        bounded_generation_tokens=made,
         clock_s=report.clock_s,
         writable=report.writable,
         reason=report.reason,

@@ -19,6 +19,8 @@ class Source(StrEnum):
     TUNER_AND_METRICS = "TunerAndMetrics"
     """Engines and steps from the tuner, figures of requests from /metrics."""
     METRICS = "Metrics"
+    PROMETHEUS = "Prometheus"
+    """The figures of /metrics, as a Prometheus has them."""
 
 
 class Unusable(StrEnum):
@@ -29,6 +31,8 @@ class Unusable(StrEnum):
     STALE = "Stale"
     """It answers, has work, and none of its counters moved."""
     UNREACHABLE = "Unreachable"
+    NOT_SCRAPED = "NotScraped"
+    """The Prometheus that is asked for it has nothing, or nothing newer than is known."""
     ENGINE_SILENT = "EngineSilent"
     """The front end answers and its engine core does not."""
     RESTARTED = "Restarted"
@@ -36,6 +40,17 @@ class Unusable(StrEnum):
     """Figures that cannot be: NaN, negative, or at odds with each other."""
     MISSING = "MissingFamily"
     UNKNOWN_SCHEMA = "UnknownSchema"
+
+
+class Doubt(StrEnum):
+    """Why what looks like an engine that hangs may be none: nothing is done to a pod on such figures."""
+
+    METRICS = "Metrics"
+    """/metrics alone may show requests that were aborted long ago."""
+    PROMETHEUS = "Prometheus"
+    """The same figures, and older ones."""
+    PAUSE_UNKNOWN = "PauseUnknown"
+    """The tuner does not tell whether the engine was told to pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +94,31 @@ class StepMoments:
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """Sums of tokens over some requests that are in an engine now."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    """So far."""
+    max_tokens: int = 0
+    """What they may generate at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How long the requests are that an engine runs (all of them) and that wait (those in front).
+
+    `bounded` ones may generate less than the model's length, so their `max_tokens` says something.
+    """
+
+    running: Lengths
+    running_unbounded: Lengths
+    waiting: Lengths
+    waiting_unbounded: Lengths
+
+
+@dataclass(frozen=True, slots=True)
 class EngineState:
     """One engine core (data-parallel rank) of a pod: gauges, what is in force, its step sums."""
 
@@ -104,10 +144,38 @@ class EngineState:
     live_budget: str = "NoTuner"
     start_num_scheduled_tokens: int | None = None
     """The token budget the engine started with: the upper bound of what can be set."""
+    wanted_num_scheduled_tokens: int | None = None
+    """The budget that was asked for: in force but for the time in which a lowered cap drains."""
+    tokens_per_seq: int | None = None
+    """What one decoding sequence takes from the budget: 1, and its speculative tokens."""
+    chunk_reserve: int | None = None
+    """Tokens beyond the decodes' own without which prefill could not get on."""
+    max_model_len: int | None = None
+    """The longest that a sequence can get, prompt and answer, in tokens."""
     generation: int = 0
     lease_expires_in_s: float | None = None
     decode_steps: StepMoments | None = None
     mixed_steps: StepMoments | None = None
+    load: Load | None = None
+    """None where the tuner does not tell it."""
+    parked: int = 0
+    """Of `running`: sessions paused for more input, which make no steps."""
+    paused: bool | None = None
+    """Somebody told the engine to stand still (vLLM's /pause and /sleep); None where that is not known."""
+    skipped_steps: int = 0
+    """Steps that were made and are not among the step sums."""
+
+    @property
+    def movable(self) -> int:
+        """Requests that get on in an engine that works: neither parked, nor deferred, nor known to be told
+        to wait.
+        """
+        return 0 if self.paused else max(0, self.running - self.parked) + self.waiting_for_room
+
+    @property
+    def waiting_for_room(self) -> int:
+        """Without those that wait for something else than the scheduler's room."""
+        return max(0, self.waiting - self.waiting_deferred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +201,13 @@ class Sample:
     finished_prompt_tokens: int | None = None
     finished_generation_tokens: int | None = None
     """Tokens of finished requests alone: divided by `finished`, their mean lengths."""
+    bounded_max_tokens: int | None = None
+    bounded_generation_tokens: int | None = None
+    """Of finished requests whose `max_tokens` said something: what they were allowed and what they made."""
     clock_s: float | None = None
     """The engine's own monotonic clock, which times a window better than when the answer arrived."""
+    every_s: float | None = None
+    """How far apart samples of this source are, in seconds; None where it tells whenever it is asked."""
     writable: bool = False
     """True when the pod's tuner takes signed changes now."""
     reason: str = "NoTuner"
@@ -154,6 +227,34 @@ class Failure:
     at: float
     why: Unusable
     message: str
+    incarnation: str = ""
+    """As far as it is known without the tuner's answer: pod uid and container restart count; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """An engine has work and does not get on, as answers of its pod testify: answers that are missing are
+    none.
+    """
+
+    since: float
+    """When it last got on, or the first answer that testifies to this."""
+    until: float
+    """The newest answer that testifies to it: nothing is known of later."""
+    witnessed: bool
+    """It was seen to get on, or to have nothing to do, before `since`; else perhaps not."""
+    answers: int
+    """How many testify to it. One that is handed out again is not another."""
+    running: int
+    waiting: int
+    """What is in hand, without what waits for something outside of the scheduler."""
+    silent: bool
+    """The front end answers, and the engine core does not."""
+    doubt: Doubt | None
+    """None where it is the scheduler's own account, and complete."""
+    incarnation: str
+    engine: int
+    """Its index in the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +282,20 @@ class Window:
     arrived: int | None
     finished_prompt_tokens: int | None
     finished_generation_tokens: int | None
+    bounded_max_tokens: int | None
+    bounded_generation_tokens: int | None
     preemptions: int
     running: int
     waiting: int
     waiting_deferred: int
     kv_usage: float
+    still: Still | None = None
+    """Of the engine that has stood still longest although it has work; figures of others may have moved."""
+
+    @property
+    def waiting_for_room(self) -> int:
+        """Without those that wait for something else than the scheduler's room."""
+        return max(0, self.waiting - self.waiting_deferred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +309,8 @@ class NoWindow:
     last: Sample | None
     since: float
     """When this pod last gave something usable, or was first asked: how long nothing has been known."""
+    still: Still | None = None
+    """As in `Window`; None also where this very answer is missing."""
 
 
 Windows = Mapping[str, Window | NoWindow]

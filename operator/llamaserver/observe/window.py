@@ -7,15 +7,17 @@ hangs, lies or restarts costs its own window and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from llamaserver.observe.distribution import MismatchError, subtract
+from llamaserver.observe.stillness import Course, follow, stillness, testifies
 from llamaserver.observe.types import (
     Distribution,
     EngineState,
     Failure,
     NoWindow,
     Sample,
+    Source,
     StepMoments,
     Unusable,
     Window,
@@ -24,6 +26,8 @@ from llamaserver.observe.types import (
 
 MAX_WINDOW_S = 30.0
 """A difference over more than this says little of now, so the newer sample starts anew."""
+FORGIVEN_SCRAPES = 3.5
+"""What somebody else scrapes may be so many of its intervals apart: two scrapes in a row may fail."""
 
 _MOMENTS = tuple(f.name for f in fields(StepMoments))
 _COUNTERS = (
@@ -35,6 +39,8 @@ _COUNTERS = (
     "arrived",
     "finished_prompt_tokens",
     "finished_generation_tokens",
+    "bounded_max_tokens",
+    "bounded_generation_tokens",
 )
 
 
@@ -45,6 +51,7 @@ class _Pod:
     latest: Sample | None
     since: float
     """When something usable was last known."""
+    course: Course | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,10 @@ def advance(memory: Memory, results: Mapping[str, Sample | Failure], now: float)
     windows: dict[str, Window | NoWindow] = {}
     for pod, result in results.items():
         before = memory.pods.get(pod, _Pod(None, None, now))
-        pods[pod], windows[pod] = _one(pod, before, result, now)
+        course = follow(before.course, result)
+        after, window = _one(pod, before, result, now)
+        still = stillness(course) if testifies(result) else None
+        pods[pod], windows[pod] = replace(after, course=course), replace(window, still=still)
     return Memory(pods), windows
 
 
@@ -76,15 +86,17 @@ def _one(pod: str, before: _Pod, result: Sample | Failure, now: float) -> tuple[
     if result.source is not base.source:
         return _anew(pod, result, now, Unusable.FIRST, f"the source changed to {result.source}")
     if result.at <= base.at:
-        return before, NoWindow(
-            pod, now, Unusable.STALE, "no time passed since the last answer", base, before.since
-        )
+        if result.source is Source.PROMETHEUS:
+            why, message = Unusable.NOT_SCRAPED, "it was not scraped again yet"
+        else:
+            why, message = Unusable.STALE, "no time passed since the last answer"
+        return before, NoWindow(pod, now, why, message, base, before.since)
     if _frozen(base, result):
         message = f"{_work(result)} and no counter moved for {result.at - base.at:.0f} s"
         return _Pod(base, result, before.since), NoWindow(
             pod, now, Unusable.STALE, message, result, before.since
         )
-    if result.at - base.at > MAX_WINDOW_S:
+    if result.at - base.at > max(MAX_WINDOW_S, FORGIVEN_SCRAPES * (result.every_s or 0.0)):
         message = f"the answer before this one is {result.at - base.at:.0f} s old"
         return _anew(pod, result, now, Unusable.FIRST, message)
     try:
@@ -193,6 +205,8 @@ def _difference(pod: str, base: Sample, sample: Sample) -> Window:
         arrived=_less(sample.arrived, base.arrived),
         finished_prompt_tokens=_less(sample.finished_prompt_tokens, base.finished_prompt_tokens),
         finished_generation_tokens=_less(sample.finished_generation_tokens, base.finished_generation_tokens),
+        bounded_max_tokens=_less(sample.bounded_max_tokens, base.bounded_max_tokens),
+        bounded_generation_tokens=_less(sample.bounded_generation_tokens, base.bounded_generation_tokens),
         preemptions=sum(
             new.preemptions - old.preemptions for new, old in zip(engines, base.engines, strict=True)
         ),

@@ -1,0 +1,92 @@
+"""What all pods of one LlamaServer share this tick, and what one of them can be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from llamaserver.api.enums import TuningMode
+from llamaserver.control.joint import BudgetRange
+from llamaserver.control.knobs import TAIL_QUANTILE
+from llamaserver.control.model import StepModel
+from llamaserver.control.objective import QUANTILES
+from llamaserver.control.state import Learned, PodState
+from llamaserver.control.types import Limits, Objective
+from llamaserver.observe.types import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all pods of one LlamaServer share this tick."""
+
+    objective: Objective
+    limits: Limits
+    model: StepModel | None
+    relief: float
+    seed: Learned | None
+    peers: Sequence[PodState]
+    """The other pods that have a cap, for one that has none yet."""
+    now: float
+
+    @property
+    def acting(self) -> bool:
+        return self.limits.tuning is TuningMode.AUTO and not self.limits.suspended
+
+    @property
+    def asked(self) -> tuple[float | None, str]:
+        """Target in seconds, and statistic: what was learned for one pair says little of another."""
+        return self.objective.itl_s, self.objective.itl_statistic.value
+
+    @property
+    def quantile(self) -> float:
+        """That of the objective's statistic; 0 for a mean."""
+        return QUANTILES.get(self.objective.itl_statistic, 0.0)
+
+    @property
+    def of_a_tail(self) -> bool:
+        """Whether the objective is one that prefill decides as much as the batch does."""
+        return self.objective.itl_s is not None and self.quantile >= TAIL_QUANTILE
+
+
+def settable(sample: Sample) -> bool:
+    """Whether this pod's cap can be written now."""
+    return sample.writable and all(
+        e.live_cap == "" and e.max_num_active_seqs is not None and e.max_num_seqs is not None
+        for e in sample.engines
+    )
+
+
+def bounds(limits: Limits, sample: Sample) -> tuple[int, int | None]:
+    """Smallest and largest cap allowed per engine; the latter None when the pod does not tell its ceiling."""
+    ceilings = [e.max_num_seqs for e in sample.engines if e.max_num_seqs is not None]
+    if not ceilings:
+        return limits.cap_min, limits.cap_max
+    high = min(min(ceilings), limits.cap_max if limits.cap_max is not None else min(ceilings))
+    return min(limits.cap_min, high), high
+
+
+def in_force(sample: Sample) -> int | None:
+    """The cap the pod's engines run with; the lowest where they differ, None when they do not say."""
+    caps = [e.max_num_active_seqs for e in sample.engines if e.max_num_active_seqs is not None]
+    return min(caps, default=None)
+
+
+def budget_range(limits: Limits, sample: Sample) -> BudgetRange | None:
+    """What all engines of the pod take as a token budget; None where it cannot be moved or is not told.
+
+    Nor where sequences have room for speculative tokens: what drafts leave of it goes to prefill, so a budget
+    does not say how much prefill a step may carry.
+    """
+    if not limits.budget_moves:
+        return None
+    found = [
+        BudgetRange(e.chunk_reserve, e.start_num_scheduled_tokens)
+        for e in sample.engines
+        if e.live_budget == ""
+        and e.tokens_per_seq == 1
+        and e.chunk_reserve is not None
+        and e.start_num_scheduled_tokens is not None
+    ]
+    if not found or len(found) < len(sample.engines):
+        return None
+    return BudgetRange(max(r.reserve for r in found), min(r.start for r in found))
