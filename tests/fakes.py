@@ -44,6 +44,8 @@ class FakeEngine:
     started: float = field(default_factory=time.monotonic)
     puts: list[dict[str, Any]] = field(default_factory=list)
     scrapes: int = 0
+    download: dict[str, Any] | None = None
+    """What the init container that comes before the engine says of its download."""
     _runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> Self:
@@ -51,6 +53,7 @@ class FakeEngine:
         app.router.add_get("/llamaserver/v1/snapshot", self._snapshot)
         app.router.add_put("/llamaserver/v1/scheduler", self._scheduler)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/llamaserver/v1/download", self._download)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.host, self.port).start()
@@ -137,6 +140,7 @@ class FakeEngine:
             "running": self.running,
             "waiting": self.waiting,
             "waiting_deferred": 0,
+            "paused": False,
             "kv": {"block_size": 16, "num_blocks": 10_000, "used_blocks": 63 * self.running},
             "preemptions": 0,
         }
@@ -173,6 +177,9 @@ class FakeEngine:
             case "unwritable":
                 document |= {"writable": False, "reason": "NoPublicKeys", "message": "no key is mounted"}
         return web.Response(text=json.dumps(document), content_type="application/json")
+
+    async def _download(self, _: web.Request) -> web.Response:
+        return web.Response(status=404) if self.download is None else web.json_response(self.download)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         if self.fault == "hang":

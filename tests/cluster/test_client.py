@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llamaserver.cluster import AioKube, ApiError, ConflictError
+from llamaserver.cluster import AioKube, ApiError, ConflictError, UnavailableError
 from llamaserver.cluster.kinds import (
     CONFIG_MAP,
     LEASE,
@@ -93,6 +93,32 @@ async def test_deleting_spares_another_incarnation(kube: AioKube, namespace: str
     await kube.delete(POD_DISRUPTION_BUDGET, namespace, "chat", made["metadata"]["uid"])
     assert await kube.get(POD_DISRUPTION_BUDGET, namespace, "chat") is None
     await kube.delete(POD_DISRUPTION_BUDGET, namespace, "chat", made["metadata"]["uid"])
+
+
+async def test_evicting_spares_another_incarnation_and_asks_the_budgets(
+    kube: AioKube, namespace: str, api_server: Any
+) -> None:
+    uid = api_server.create_ready_pod("chat-0", namespace, {"a": "b"}, "10.0.0.1")["metadata"]["uid"]
+
+    def there() -> bool:
+        return bool(api_server.request("GET", f"/api/v1/namespaces/{namespace}/pods/chat-0").status == 200)
+
+    await kube.evict(namespace, "chat-0", "11111111-1111-1111-1111-111111111111")
+    assert there()
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "chat", "namespace": namespace},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"a": "b"}}},
+    }
+    made = await kube.apply(budget)
+    with pytest.raises(UnavailableError, match="disruption budget"):
+        await kube.evict(namespace, "chat-0", uid)
+    assert there()
+    await kube.delete(POD_DISRUPTION_BUDGET, namespace, "chat", made["metadata"]["uid"])
+    await kube.evict(namespace, "chat-0", uid)
+    assert not there()
+    await kube.evict(namespace, "chat-0", uid)
 
 
 async def test_lists_are_read_to_the_end(

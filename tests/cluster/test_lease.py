@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -74,7 +74,9 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def replica(client: Client, identity: str) -> AsyncIterator[tuple[Elector, asyncio.Task[None]]]:
+async def replica(
+    client: Client, identity: str, on_proof: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[Elector, asyncio.Task[None]]]:
     elector = Elector(
         client,
         namespace="ns",
@@ -82,6 +84,7 @@ async def replica(client: Client, identity: str) -> AsyncIterator[tuple[Elector,
         identity=identity,
         monotonic=asyncio.get_running_loop().time,
         times=TIMES,
+        on_proof=on_proof,
     )
     task = asyncio.create_task(elector.run())
     yield elector, task
@@ -98,6 +101,21 @@ async def test_the_first_of_two_leads() -> None:
             await asyncio.sleep(300)
             assert a.proven()
             assert not b.holds()
+
+
+async def test_it_is_told_when_the_lead_can_be_proven_again_and_not_at_each_renewal() -> None:
+    proofs: list[float] = []
+    client, now = LeaseServer().client(), asyncio.get_running_loop().time
+    async with replica(client, "a", on_proof=lambda: proofs.append(now())) as (a, _):
+        await asyncio.sleep(60)
+        assert len(proofs) == 1
+        client.fault = "gone"
+        await asyncio.sleep(120)
+        assert not a.proven()
+        client.fault = ""
+        await asyncio.sleep(TIMES.retry_s + 1)
+        assert a.proven()
+        assert len(proofs) == 2
 
 
 async def test_two_that_start_at_once_do_not_both_lead() -> None:

@@ -32,7 +32,7 @@ def made(kind: Kind, name: str, server: str = "chat", version: str = "1", **more
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        "metadata": metadata | {"managedFields": [1]},
+        "metadata": metadata | {"managedFields": [{"manager": "somebody"}]},
         **more,
     }
 

@@ -63,18 +63,30 @@ async def test_a_busy_engine_is_retuned_by_a_signed_change(
     assert status["observed"]["running"] == 40
     assert status["decisions"][0]["action"] == "NumSeqs"
     assert await eventually(lambda: cluster.events("Retuned"))
+    labels = {"namespace": cluster.namespace, "name": "chat"}
+    assert operator.metrics.registry.get_sample_value("llamaserver_requests_running", labels) == 40
+    assert operator.metrics.registry.get_sample_value("llamaserver_requests_waiting", labels) == 0
+
+
+def timed_writes(operator: Operator, kind: str) -> float:
+    """How many writes of a kind the operator has timed."""
+    count = operator.metrics.registry.get_sample_value("llamaserver_retune_seconds_count", {"kind": kind})
+    return count or 0.0
 
 
 async def test_leases_are_renewed_and_no_more(cluster: Cluster, options: Options, engine: FakeEngine) -> None:
-    async with running(replace(options, lease_seconds=5.0)):
+    async with running(replace(options, lease_seconds=5.0)) as operator:
         await serving(cluster, engine, slo={"interTokenLatency": {"target": "10ms"}})
         engine.running, engine.tokens_per_s, engine.itl_s = 40, 1600.0, 0.025
         await eventually(lambda: engine.puts)
         engine.running, engine.tokens_per_s = 0, 0.0
         await asyncio.sleep(1)
         settled, cap = len(engine.puts), engine.cap
-        await eventually(lambda: len(engine.puts) > settled)
+        changes = timed_writes(operator, "change")
+        assert changes
+        await eventually(lambda: len(engine.puts) > settled and timed_writes(operator, "renewal"))
         assert engine.cap == cap
+        assert timed_writes(operator, "change") == changes
     assert engine.lease_ends is not None
 
 

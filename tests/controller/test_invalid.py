@@ -60,6 +60,28 @@ async def test_the_last_good_workload_stays_and_tuning_goes_on_even_after_a_rest
         assert condition(seen, "Stalled")["status"] == "False"
 
 
+async def test_content_that_only_kubernetes_can_judge_is_told_in_its_words_and_what_serves_is_left(
+    cluster: Cluster, options: Options, engine: FakeEngine
+) -> None:
+    async with running(options):
+        await serving(cluster, engine)
+        before = await cluster.get(cluster.deployment())
+        volumes = [{"name": "weights", "nfss": {"server": "files", "path": "/"}}]
+        await cluster.merge(cluster.server(), {"spec": {"podTemplate": {"spec": {"volumes": volumes}}}})
+        seen = await eventually(
+            lambda: cluster.get(cluster.server()),
+            lambda it: condition(it, "Accepted").get("reason") == "ApplyRefused",
+        )
+        said = condition(seen, "Accepted")
+        assert said["status"] == "False"
+        assert "nfss" in said["message"]
+        assert "field not declared in schema" in said["message"]
+        assert condition(seen, "Stalled")["status"] == "True"
+        after = await cluster.get(cluster.deployment())
+        assert before is not None and after is not None
+        assert after["metadata"]["generation"] == before["metadata"]["generation"]
+
+
 async def test_a_spec_that_was_never_good_makes_nothing(cluster: Cluster, options: Options) -> None:
     server = cluster.server()
     server["spec"]["model"]["uri"] = "hf://org/refused"

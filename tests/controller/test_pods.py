@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -62,10 +64,30 @@ def test_an_ending_pod_is_not_ready_whatever_it_says() -> None:
     assert (seen.ready, seen.ending) == (False, True)
 
 
-def test_cold_start_is_the_median_from_scheduled_to_ready_of_first_starts() -> None:
+def test_a_cold_start_is_from_scheduled_to_ready_of_a_first_start() -> None:
     first, restarted = pods.read(pod(ready=True)), pods.read(pod(ready=True, engine={"restartCount": 1}))
-    assert pods.cold_start([first, first, restarted]) == 150.0
-    assert pods.cold_start([restarted]) is None
+    assert pods.cold_starts({}, [first], 600.0) == {first.uid: 150.0}
+    assert pods.cold_starts({}, [restarted], 600.0) == {restarted.uid: None}
+    assert pods.cold_starts({}, [pods.read(pod(ready=False))], 600.0) == {}
+
+
+def test_a_pod_that_was_unready_for_a_while_has_started_once() -> None:
+    first = pods.read(pod(ready=True))
+    later = replace(first, cold_start_s=21_600.0)
+    assert pods.cold_starts({first.uid: 150.0}, [later], 600.0) == {first.uid: 150.0}
+    assert pods.cold_starts({}, [later], 600.0) == {first.uid: None}, "so long takes no start"
+    assert pods.cold_starts({first.uid: 150.0}, [], 600.0) == {}
+
+
+def test_a_pod_is_down_since_it_was_last_ready_or_was_made() -> None:
+    made = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    seen = pods.read(pod(metadata=made))
+    assert seen.down_since is not None
+    assert seen.down_since.minute == 2
+    unseen = pods.read(pod(metadata=made, status={"conditions": []}))
+    assert unseen.down_since is not None
+    assert unseen.down_since.minute == 0
+    assert pods.read(pod(ready=True, metadata=made)).down_since is None
 
 
 def waiting(why: str, says: str = "", **last: Any) -> Object:
@@ -98,6 +120,29 @@ def waiting(why: str, says: str = "", **last: Any) -> Object:
             "spec.engine.resources.limits.memory",
         ),
         (
+            pod(
+                engine=waiting(
+                    "CrashLoopBackOff",
+                    exitCode=1,
+                    message="ValueError: which is larger than the available KV cache memory (6.94 GiB). "
+                    "Based on "
+                    "the available memory, the estimated maximum model length is 50512.\nRuntimeError: "
+                    "Engine core "
+                    "initialization failed.",
+                )
+            ),
+            Reason.KV_CACHE_TOO_SMALL,
+            "lower spec.engine.maxModelLen (at most 50512 would fit)",
+        ),
+        (
+            pod(
+                engine=waiting("RunContainerError", "nvidia-container-cli: unsatisfied condition: cuda>=12.9")
+            ),
+            Reason.DRIVER_TOO_OLD,
+            "update the node's driver",
+        ),
+        (pod(engine=waiting("CrashLoopBackOff", exitCode=135)), Reason.CRASH_LOOPING, "a full /dev/shm"),
+        (
             pod(init=[{"name": "tuner", **waiting("ErrImagePull")}]),
             Reason.IMAGE_UNAVAILABLE,
             "container tuner",
@@ -127,5 +172,120 @@ def test_what_ails_a_pod_is_named_with_its_cure(obj: Object, reason: Reason, say
     assert says in trouble.message
 
 
+def test_a_sidecar_that_serves_again_is_not_what_the_pod_waits_for() -> None:
+    once = {"terminated": {"exitCode": 1, "message": "CUDA out of memory"}}
+    sidecar = {"name": "proxy", "ready": True, "restartCount": 1, "lastState": once, "state": {"running": {}}}
+    seen = pods.read(pod(init=[sidecar], engine={"state": {"running": {}}}))
+    assert seen.trouble is None
+
+
+NO_NAME = "socket.gaierror: [Errno -3] Temporary failure in name resolution"
+
+
+def retried(state: Object, restarts: int = 1, **last: Any) -> pods.Pod:
+    """A pod that is not ready since 00:02:30, and whose engine ended at 00:04 for want of DNS."""
+    died = {"exitCode": 1, "message": NO_NAME, "startedAt": "2026-01-01T00:03:00Z"}
+    died |= {"finishedAt": "2026-01-01T00:04:00Z"} | last
+    return pods.read(
+        pod(
+            engine={
+                "restartCount": restarts,
+                "state": state,
+                "lastState": {"terminated": died} if restarts else {},
+            }
+        )
+    )
+
+
+RUNS = {"running": {"startedAt": "2026-01-01T00:04:10Z"}}
+
+
+def test_a_second_start_has_its_own_time_whatever_the_first_one_died_of() -> None:
+    assert retried(RUNS).trouble is None
+    again = retried(RUNS, restarts=2).trouble
+    assert again is not None, "twice is a loop"
+    assert again.reason is Reason.HUB_UNREACHABLE
+
+
+def test_a_first_death_is_as_young_as_itself_and_a_loop_as_old_as_the_wait() -> None:
+    died = {"exitCode": 1, "message": NO_NAME, "finishedAt": "2026-01-01T00:04:00Z"}
+    first, loop = retried({"terminated": died}, 0).trouble, retried({"terminated": died}, 3).trouble
+    assert first is not None
+    assert loop is not None
+    assert first.since == datetime(2026, 1, 1, 0, 4, tzinfo=UTC)
+    assert loop.since == datetime(2026, 1, 1, 0, 2, 30, tzinfo=UTC)
+
+
+def test_an_engine_that_served_for_days_and_died_starts_again_without_a_stall() -> None:
+    served = {"startedAt": "2025-12-29T00:00:00Z", "finishedAt": "2026-01-01T00:02:30Z"}
+    assert retried(RUNS, restarts=5, **served).trouble is None
+
+
+def with_conditions(*more: Object, **fields: Any) -> Object:
+    obj = pod(**fields)
+    obj["status"]["conditions"] += more
+    return obj
+
+
+def test_the_time_of_a_start_begins_when_what_comes_before_the_engine_is_done() -> None:
+    """Init containers may take as long as they take, and so may the pull of the engine's image."""
+    warming = {"name": "warm", "state": {"running": {"startedAt": "2026-01-01T00:00:10Z"}}}
+    early = {"type": "Initialized", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    assert pods.read(with_conditions(early, init=[warming])).coming_up_since is None
+    warm = {"name": "warm", "ready": True, "state": {"terminated": {"exitCode": 0}}}
+    done = {"type": "Initialized", "status": "True", "lastTransitionTime": "2026-01-01T00:40:00Z"}
+    pulling = pods.read(with_conditions(done, init=[warm]))
+    loading = with_conditions(
+        done, init=[warm], engine={"state": {"running": {"startedAt": "2026-01-01T00:55:00Z"}}}
+    )
+    moments = [seen.coming_up_since for seen in (pulling, pods.read(loading))]
+    assert [moment and moment.minute for moment in moments] == [40, 55]
+
+
+def test_a_pod_whose_volumes_are_not_there_has_not_begun() -> None:
+    held = pod(engine={"state": {"waiting": {"reason": "ContainerCreating"}}})
+    assert not pods.read(held).begun
+    assert pods.read(pod(engine={"state": RUNS})).begun
+
+
 def test_a_pod_that_is_merely_starting_is_in_no_trouble() -> None:
     assert pods.read(pod(engine={"state": {"waiting": {"reason": "ContainerCreating"}}})).trouble is None
+
+
+def ended(minutes: int) -> Object:
+    """How a life of so many minutes ended."""
+    return {
+        "exitCode": 1,
+        "message": "no such file",
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": f"2026-01-01T00:{minutes:02}:30Z",
+    }
+
+
+def life(restarts: int, minutes: int, **state: Object) -> Object:
+    """An engine's container that restarted so often, last after so many minutes."""
+    return pod(
+        engine={
+            "restartCount": restarts,
+            "ready": False,
+            "state": state,
+            "lastState": {"terminated": ended(minutes)},
+        }
+    )
+
+
+def test_a_crash_loop_is_said_of_the_tries_between_two_back_offs_as_well() -> None:
+    states: list[Object] = [
+        {"waiting": {"reason": "CrashLoopBackOff"}},
+        {"running": {"startedAt": "2026-01-01T00:05:00Z"}},
+        {"terminated": ended(1)},
+    ]
+    told = {pods.read(life(3, 1, **state)).trouble for state in states}
+    assert len(told) == 1, "what is said must not change with each try"
+    assert {one.reason for one in told if one is not None} == {Reason.CRASH_LOOPING}
+
+
+@pytest.mark.parametrize(("restarts", "minutes"), [(1, 1), (5, 40)])
+def test_an_engine_that_restarts_once_is_in_no_loop(restarts: int, minutes: int) -> None:
+    running = {"running": {"startedAt": "2026-01-01T01:00:00Z"}}
+    assert pods.read(life(restarts, minutes, **running)).trouble is None

@@ -103,6 +103,14 @@ async def test_a_wish_to_look_later_does_not_postpone_a_sooner_one() -> None:
     assert len(looks.times(A)) == 1
 
 
+async def test_a_wish_finer_than_the_clock_ticks_is_looked_at_too() -> None:
+    looks = Looks()
+    async with serving(looks) as queue:
+        queue.add(A, after_s=1 + 5e-10)
+        await asyncio.sleep(2)
+    assert len(looks.times(A)) == 1
+
+
 async def test_a_sooner_wish_replaces_a_later_one() -> None:
     looks = Looks()
     async with serving(looks) as queue:
@@ -139,6 +147,23 @@ async def test_backoff_starts_anew_after_success() -> None:
         await asyncio.sleep(1.5)
     times = looks.times(A)
     assert times[-1] - times[-2] < 1
+
+
+async def test_keys_that_failed_are_looked_at_at_once_when_the_reason_is_gone() -> None:
+    looks = Looks()
+    looks.fail = {A}
+    async with serving(looks) as queue:
+        queue.add(A)
+        queue.add(B, after_s=1000)
+        await asyncio.sleep(150)
+        before = len(looks.times(A))
+        looks.fail = set()
+        queue.retry_now()
+        await asyncio.sleep(0.5)
+        assert len(looks.times(A)) == before + 1
+        await asyncio.sleep(100)
+        assert len(looks.times(A)) == before + 1, "it went well, so nothing is left to try"
+        assert looks.times(B) == [], "a key that did not fail is none of them"
 
 
 async def test_a_handler_may_ask_for_a_certain_delay() -> None:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from llamaserver.cluster import ApiError, Recorder
+from llamaserver.api.names import child_labels
+from llamaserver.cluster import ApiError, EventType, Reference
 from llamaserver.cluster.kinds import (
     CLAIM,
     DEPLOYMENT,
     LLAMASERVER,
+    POD,
     POD_DISRUPTION_BUDGET,
     Kind,
     Object,
     kind_of,
 )
+from llamaserver.controller import reconcile, rollouts
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children
 from llamaserver.controller.queue import Key, RetryLater
 from llamaserver.controller.reconcile import Parts, Reconciler
+from llamaserver.controller.recovery import Recovery
 from llamaserver.controller.runtime import Registry, Server
+from llamaserver.controller.scaledown import LOOK_AGAIN_S, PATIENCE_S, ScaleDown
 from llamaserver.desired import BuildSettings
 from llamaserver.telemetry import Metrics
 
@@ -73,6 +79,24 @@ class Started:
         self.servers.append(server)
 
 
+class Told:
+    """In the place of the recorder: what was announced, and what the Deployment was like at that moment."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.events: list[tuple[str, str, str]] = []
+        self.deployed: list[Object | None] = []
+
+    def emit(self, about: Reference, kind: EventType, reason: str, message: str) -> bool:
+        self.events.append((str(kind), reason, message))
+        self.deployed.append(copy.deepcopy(self.api.objects.get((DEPLOYMENT, "chat"))))
+        return True
+
+    def about(self, reason: str) -> list[tuple[str, str]]:
+        """Kind and message of every event with this reason."""
+        return [(kind, message) for kind, told, message in self.events if told == reason]
+
+
 class Bench:
     """A reconciler and what it works with."""
 
@@ -81,13 +105,24 @@ class Bench:
         self.cache = Cache(time.monotonic)
         self.registry = Registry()
         self.ticker = Started()
+        self.told = Told(self.api)
         self.generation = 0
         parts = Parts(
             kube=self.api,
             cache=self.cache,
             registry=self.registry,
             children=Children(self.api, self.cache),
-            recorder=Recorder(self.api, instance="test", monotonic=time.monotonic),
+            scale_down=ScaleDown(self.api, self.cache, self.told, time.monotonic),  # type: ignore[arg-type]
+            recovery=Recovery(
+                self.api,
+                self.cache,
+                self.registry,
+                self.told,  # type: ignore[arg-type]
+                Metrics(),
+                time.monotonic,
+                lambda: datetime(2026, 1, 1, tzinfo=UTC),
+            ),
+            recorder=self.told,  # type: ignore[arg-type]
             metrics=Metrics(),
             settings=lambda: BuildSettings(tuner_image="tuner:1", public_keys={"k": "pem"}),
             monotonic=time.monotonic,
@@ -238,6 +273,49 @@ async def test_a_decision_does_not_outlive_what_it_was_made_under(bench: Bench, 
     assert bench.replicas() == 2
 
 
+def pod(name: str) -> Object:
+    """A ready pod."""
+    metadata = {"namespace": "ns", "name": name, "uid": f"uid-{name}", "labels": child_labels("chat")}
+    ready = [{"type": "Ready", "status": "True"}]
+    return {"metadata": metadata, "status": {"phase": "Running", "conditions": ready}}
+
+
+async def test_a_scale_down_that_waits_for_figures_holds_nothing_else_up(bench: Bench) -> None:
+    bench.declare(scaling={"mode": "Fixed"}, replicas=3)
+    await bench.look()
+    bench.rolled_out()
+    for name in ("chat-0", "chat-1", "chat-2"):
+        bench.cache.put(POD, pod(name))
+    bench.declare(scaling={"mode": "Fixed"}, replicas=2, engine={**IMAGE, "maxNumSeqs": 8})
+    assert await bench.reconciler.look(KEY) == LOOK_AGAIN_S
+    assert bench.replicas() == 3
+    assert "--max-num-seqs=8" in str(bench.api.objects[DEPLOYMENT, "chat"]["spec"]["template"])
+    assert bench.api.statuses[-1]["observedGeneration"] == 2
+    assert bench.server.shrinks_since is not None
+    bench.server.shrinks_since -= PATIENCE_S
+    await bench.look()
+    assert bench.replicas() == 2
+
+
+async def test_marks_that_are_refused_are_told_and_the_fleet_shrinks_all_the_same(bench: Bench) -> None:
+    bench.declare(scaling={"mode": "Fixed"}, replicas=3)
+    await bench.look()
+    bench.rolled_out()
+    for name in ("chat-0", "chat-1", "chat-2"):
+        bench.cache.put(POD, pod(name))
+    bench.api.refuses[POD] = ApiError(403, "Forbidden", "pods may not be patched")
+    bench.declare(scaling={"mode": "Fixed"}, replicas=2)
+    await bench.look()
+    assert bench.replicas() == 3
+    bench.server.shrinks_since = time.monotonic() - PATIENCE_S
+    await bench.look()
+    assert bench.replicas() == 2
+    ((kind, message),) = bench.told.about("VictimUncertain")
+    assert kind == "Warning"
+    assert "pods may not be patched" in message
+    assert bench.condition("Accepted")["status"] == "True"
+
+
 def claimed(name: str) -> Object:
     cache = {"persistentVolumeClaim": {"claimName": name}}
     return {"model": {"uri": "hf://org/model", "cache": cache}, "scaling": AUTO}
@@ -260,3 +338,155 @@ async def test_another_claim_is_read_at_once_and_one_that_cannot_be_read_hinders
     await bench.look()
     assert bench.server.claim_problem == ""
     assert bench.api.statuses[-1]["observedGeneration"] == 3
+
+
+IMAGE = {"image": "vllm/vllm-openai:v0.32.0"}
+
+
+async def test_a_pod_template_is_refused_where_the_operator_is_told_to(bench: Bench) -> None:
+    bench.declare()
+    await bench.look()
+    before = copy.deepcopy(bench.api.objects[DEPLOYMENT, "chat"])
+    bench.reconciler.parts = replace(bench.reconciler.parts, allow_pod_template=False)
+    privileged = {"name": "p", "image": "p", "securityContext": {"privileged": True}}
+    bench.declare(podTemplate={"spec": {"containers": [privileged]}})
+    await bench.look()
+    said = bench.condition("Accepted")
+    assert (said["status"], said["reason"]) == ("False", "InvalidSpec")
+    assert "spec.podTemplate" in said["message"]
+    assert "--allow-pod-template=false" in said["message"]
+    assert bench.api.objects[DEPLOYMENT, "chat"] == before
+    bench.declare()
+    await bench.look()
+    assert bench.condition("Accepted")["status"] == "True"
+
+
+async def started(bench: Bench, **spec: Any) -> None:
+    """A fleet that serves with `spec`."""
+    bench.declare(**spec)
+    await bench.look()
+    bench.rolled_out()
+    await bench.look()
+
+
+def cause(bench: Bench) -> str | None:
+    annotations: dict[str, str] = bench.api.objects[DEPLOYMENT, "chat"]["metadata"]["annotations"]
+    return annotations.get("kubernetes.io/change-cause")
+
+
+async def test_why_pods_are_replaced_and_what_it_means_is_told(bench: Bench) -> None:
+    await started(bench, engine={**IMAGE, "maxModelLen": 8192})
+    assert bench.told.about("Rollout") == []
+    bench.declare(engine={**IMAGE, "maxModelLen": 16384})
+    await bench.look()
+    ((kind, message),) = bench.told.about("Rollout")
+    assert kind == "Warning", "one replica and no spare accelerator: nobody is served for a while"
+    assert message.startswith("spec.engine.maxModelLen: 8192 -> 16384: nothing is served")
+    assert "spec.rollout.maxSurge: 1" in message
+    (then,) = [
+        obj
+        for (_, reason, _), obj in zip(bench.told.events, bench.told.deployed, strict=True)
+        if reason == "Rollout"
+    ]
+    assert then is not None
+    assert "--max-model-len=16384" in then["spec"]["template"]["spec"]["containers"][0]["args"]
+    said = bench.condition("Progressing")
+    assert (said["status"], said["reason"]) == ("True", "RollingOut")
+    assert "spec.engine.maxModelLen: 8192 -> 16384; nothing is served" in said["message"]
+
+
+async def test_a_rollout_that_is_refused_is_announced_once_and_when_it_is_done(bench: Bench) -> None:
+    await started(bench, engine=IMAGE)
+    apply, bench.api.apply = bench.api.apply, refused_by(bench.api)
+    bench.declare(engine={**IMAGE, "maxNumSeqs": 8})
+    for _ in range(3):
+        with pytest.raises(RetryLater):
+            await bench.look()
+    assert bench.condition("Accepted")["reason"] == "ApplyRefused"
+    assert bench.told.about("Rollout") == [], "no pod is replaced"
+    bench.api.apply = apply
+    await bench.look()
+    await bench.look()
+    assert len(bench.told.about("Rollout")) == 1
+
+
+def refused_by(api: Any) -> Any:
+    """An API server that still answers, and takes no Deployment."""
+    taken = api.apply
+
+    async def apply(obj: Object, **how: Any) -> Object:
+        if kind_of(obj) is DEPLOYMENT:
+            raise ApiError(403, "Forbidden", "denied by a webhook")
+        answer: Object = await taken(obj, **how)
+        return answer
+
+    return apply
+
+
+async def test_a_reason_that_cannot_be_told_stops_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(bench, engine=IMAGE)
+
+    def broken(*_: Any) -> str:
+        raise KeyError("name")
+
+    monkeypatch.setattr(rollouts, "rollout_reason", broken)
+    monkeypatch.setattr(reconcile, "first_difference", broken)
+    bench.declare(engine={**IMAGE, "maxNumSeqs": 8}, scaling=AUTO)
+    await bench.look()
+    args = bench.api.objects[DEPLOYMENT, "chat"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--max-num-seqs=8" in args
+    assert bench.condition("Accepted")["status"] == "True"
+
+
+async def test_a_rollout_that_nobody_notices_is_no_warning(bench: Bench) -> None:
+    surge = {"rollout": {"maxSurge": 1}}
+    await started(bench, engine=IMAGE, **surge)
+    bench.declare(engine={**IMAGE, "maxNumSeqs": 8}, **surge)
+    await bench.look()
+    ((kind, message),) = bench.told.about("Rollout")
+    assert kind == "Normal"
+    assert "no pod ends before its successor serves" in message
+
+
+async def test_the_reason_outlives_the_operator_and_other_writes_and_is_in_the_rollouts_history(
+    bench: Bench,
+) -> None:
+    await started(bench, engine=IMAGE, scaling=AUTO)
+    assert cause(bench) is None, "coming up for the first time replaces nothing"
+    bench.declare(engine={**IMAGE, "maxNumSeqs": 8}, scaling=AUTO)
+    await bench.look()
+    assert cause(bench) == "spec.engine.maxNumSeqs: (absent) -> 8"
+    bench.server.decided_replicas = 4
+    await bench.look()
+    assert (bench.replicas(), cause(bench)) == (4, "spec.engine.maxNumSeqs: (absent) -> 8")
+
+    live = bench.api.objects[DEPLOYMENT, "chat"]
+    live["status"] = {"replicas": 4, "updatedReplicas": 1, "readyReplicas": 3, "observedGeneration": 9}
+    bench.registry.drop(KEY)
+    bench.cache.put(DEPLOYMENT, live)
+    await bench.look()
+    assert (
+        "1 of 4 replicas have the present spec: spec.engine.maxNumSeqs"
+        in (bench.condition("Progressing")["message"])
+    )
+
+
+async def test_a_change_that_replaces_no_pod_announces_none(bench: Bench) -> None:
+    await started(bench, engine=IMAGE)
+    bench.declare(engine=IMAGE, slo={"interTokenLatency": {"target": "20ms"}}, rollout={"maxSurge": 1})
+    await bench.look()
+    assert bench.told.about("Rollout") == []
+    assert bench.api.objects[DEPLOYMENT, "chat"]["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
+
+
+async def test_an_edit_of_the_deployment_is_undone_with_the_field_as_the_reason(bench: Bench) -> None:
+    await started(bench, engine=IMAGE)
+    live = bench.api.objects[DEPLOYMENT, "chat"]
+    live["spec"]["template"]["spec"]["containers"][0]["image"] = "vllm/vllm-openai:edited"
+    live["metadata"]["generation"] += 1
+    bench.rolled_out()
+    await bench.look()
+    ((_, message),) = bench.told.about("Rollout")
+    assert message.startswith("spec.template.spec.containers[vllm].image: vllm/vllm-openai:edited -> ")

@@ -14,9 +14,10 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.cluster import EventType
 from llamaserver.control import Cause, Decision, Diagnosis, Observed, Verdict
 from llamaserver.controller.announce import news
-from llamaserver.controller.conditions import Facts, Rollout, judge
-from llamaserver.controller.conditions import rollout as read_rollout
+from llamaserver.controller.conditions import judge
 from llamaserver.controller.diff import HASH_ANNOTATION
+from llamaserver.controller.facts import Facts, Rollout, waits
+from llamaserver.controller.facts import rollout as read_rollout
 from llamaserver.controller.journal import Move, recommended, retunes, scaled, why
 from llamaserver.controller.pods import Pod, Trouble
 from llamaserver.controller.retune import InForce
@@ -54,7 +55,7 @@ def report(
     diagnosis = Diagnosis(cause, f"it is {cause}", "do this", {"p95_s": 0.0612345, "pods": 2}, since=90.0)
     decision = Decision({}, None, 2, "enough", observed, diagnosis, ())
     fields: dict[str, Any] = {
-        "pods": (PodReport("chat-0", cap, 2048, 64, 12, "InForce"),),
+        "pods": (PodReport("chat-0", cap, 2048, 64, 12, 3, "InForce"),),
         "silent": {},
         "unavailable": {},
         "failed": {},
@@ -136,6 +137,114 @@ def test_a_pods_trouble_is_said_at_once_and_stalls_only_when_it_lasts(reason: Re
     assert verdict(facts(rollout=late, pods=[pod(reason, 20)]), "Stalled") == (True, reason)
 
 
+QUOTA = 'pods "chat-7d9-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+SECURITY = 'pods "chat-7d9-x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes'
+
+
+def refused(message: str, since_s: float) -> Rollout:
+    """A Deployment whose only pod the API server does not take, for so many seconds."""
+    condition = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": message,
+        "lastTransitionTime": (NOW - timedelta(seconds=since_s)).isoformat(),
+    }
+    live = deployment()
+    counts = {"replicas": 0, "updatedReplicas": 0, "readyReplicas": 0}
+    return read_rollout({**live, "status": {**live["status"], **counts, "conditions": [condition]}}, "wanted")
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [(QUOTA, "raise the namespace's quota"), (SECURITY, "Pod Security level"), ("denied", "a policy")],
+)
+def test_pods_that_the_api_server_refuses_are_told_with_the_cure(message: str, cure: str) -> None:
+    young, late = facts(rollout=refused(message, 5)), facts(rollout=refused(message, 400))
+    assert (verdict(young, "Ready"), verdict(young, "Stalled")) == (
+        (False, "PodsRefused"),
+        (False, "NotStalled"),
+    )
+    assert verdict(late, "Stalled") == (True, "PodsRefused")
+    (said,) = [one.message for one in judge(late) if one.type == "Stalled"]
+    assert message in said
+    assert cure in said
+
+
+def test_a_quota_that_an_ending_pod_still_fills_is_no_trouble() -> None:
+    given = facts(rollout=refused(QUOTA, 400), pods=[pod(terminating=True, name="old")])
+    assert verdict(given, "Stalled") == (False, "NotStalled")
+
+
+def test_what_only_time_can_change_is_looked_at_again() -> None:
+    assert waits(facts(pods=[pod()]))
+    assert waits(facts(rollout=refused(QUOTA, 5)))
+    assert not waits(facts(pods=[replace(pod(), ready=True), pod(terminating=True)]))
+
+
+def test_a_refusal_that_is_over_is_none() -> None:
+    assert read_rollout(deployment(), "wanted").refused is None
+
+
+EXTRA = rollout(wanted=3, updated=3, total=3, ready=2)
+
+
+def test_replicas_beyond_what_is_promised_are_not_waited_for_for_ever() -> None:
+    """Two serve and one was promised: that the third finds no node is told, and is no failure."""
+    young = facts(rollout=EXTRA, pods=[pod(Reason.UNSCHEDULABLE, 20)])
+    assert verdict(young, "Progressing") == (True, "Scaling")
+    late = facts(rollout=EXTRA, pods=[pod(Reason.UNSCHEDULABLE, 331)])
+    assert verdict(late, "Progressing") == (False, "Unschedulable")
+    assert (verdict(late, "Ready"), verdict(late, "Stalled")) == ((True, "Serving"), (False, "NotStalled"))
+
+
+@pytest.mark.parametrize(("minutes", "overdue"), [(36, False), (51, True)])
+def test_a_pod_that_says_nothing_may_take_as_long_as_a_start_and_no_longer(
+    minutes: int, overdue: bool
+) -> None:
+    silent = replace(pod(), coming_up_since=NOW - timedelta(minutes=minutes))
+    few = facts(rollout=rollout(ready=0), pods=[silent])
+    assert verdict(few, "Stalled") == ((True, "StartupFailed") if overdue else (False, "NotStalled"))
+    many = facts(rollout=EXTRA, pods=[silent])
+    assert verdict(many, "Progressing") == ((False, "StartupFailed") if overdue else (True, "Scaling"))
+
+
+@pytest.mark.parametrize("reason", [Reason.UNSCHEDULABLE, Reason.CLAIM_NOT_SHAREABLE, Reason.PODS_REFUSED])
+def test_a_surge_that_finds_no_room_is_told_with_the_way_without_one(reason: Reason) -> None:
+    surging = rollout(wanted=1, updated=1, total=2, ready=1)
+    ails = pod(reason, 400)
+    told = {
+        surge: " ".join(
+            one.message
+            for one in judge(facts(spec=spec(rollout={"maxSurge": surge}), rollout=surging, pods=[ails]))
+        )
+        for surge in (0, 1)
+    }
+    assert "spec.rollout.maxSurge: 0 replaces them in place" in told[1]
+    assert "maxSurge" not in told[0]
+
+
+@pytest.mark.parametrize(
+    ("begun", "minutes", "stalled"),
+    [(False, 6, True), (False, 2, False), (True, 6, False)],
+    ids=["held by its volumes", "not for long", "loading on the same node"],
+)
+def test_an_additional_pod_that_a_claim_holds_back_is_a_stall_though_the_old_one_serves(
+    begun: bool, minutes: int, stalled: bool
+) -> None:
+    surging = rollout(wanted=1, updated=1, total=2, ready=1)
+    held = replace(pod(), down_since=NOW - timedelta(minutes=minutes), begun=begun)
+    given = facts(claim_problem="set spec.rollout.maxSurge: 0", rollout=surging, pods=[held])
+    expected = (True, "ClaimNotShareable") if stalled else (False, "NotStalled")
+    assert verdict(given, "Stalled") == expected
+
+
+def test_a_lone_replica_that_starts_is_not_held_back_by_a_claim() -> None:
+    starting = rollout(wanted=1, updated=1, total=1, ready=0)
+    given = facts(claim_problem="set spec.rollout.maxSurge: 0", rollout=starting, pods=[pod()])
+    assert verdict(given, "Stalled") == (False, "NotStalled")
+
+
 def deployment(**changes: Any) -> dict[str, Any]:
     status = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), 1) | {"observedGeneration": 3}
     metadata = {"generation": 3, "annotations": {HASH_ANNOTATION: "wanted"}} | changes
@@ -179,16 +288,12 @@ def test_what_a_tick_judged_bears_the_generation_that_the_tick_knew() -> None:
     assert tells_something_new(first, later)
 
 
-def test_a_rollout_is_told_once_with_its_first_difference() -> None:
-    fine = status(facts())
-    why = "spec.template.spec.containers[vllm].image: a -> b"
-    rolling = status(facts(rollout=rollout(updated=0), rollout_reason=why), fine)
-    (told,) = [item for item in news(fine, rolling) if item.reason == "Rollout"]
-    assert told.type is EventType.NORMAL
-    assert why in told.message
-    further = status(facts(rollout=rollout(updated=1), rollout_reason=why), rolling)
-    assert [item for item in news(rolling, further) if item.reason == "Rollout"] == []
-    assert [item for item in news(Status(), rolling) if item.reason == "Rollout"] == []
+def test_while_pods_are_replaced_it_is_said_why_and_what_that_means() -> None:
+    cause = "spec.engine.maxModelLen: 8192 -> 16384"
+    given = facts(rollout=rollout(updated=0), rollout_reason=cause)
+    (said,) = [one.message for one in judge(given) if one.type == "Progressing"]
+    assert said.startswith(f"0 of 2 replicas have the present spec: {cause}")
+    assert "1 of 2 replicas go on serving" in said
 
 
 def test_ready_takes_all_replicas_of_a_fixed_number() -> None:
@@ -242,6 +347,8 @@ def test_the_objective_that_is_missed_is_named() -> None:
         (facts(report=report(failed={"chat-0": "UnknownKey: x"})), (False, "RetuneFailed")),
         (facts(report=report(partial=True)), (False, "RetunePartial")),
         (facts(report=report(pods=())), (None, "NoPodsReport")),
+        (facts(spec=spec(metrics={"source": "Prometheus"})), (False, "ActuatorUnavailable")),
+        (facts(spec=spec(metrics={"source": "Prometheus"}, tuning={"mode": "Off"})), (False, "Off")),
     ],
 )
 def test_tuned_says_why_not(given: Facts, expected: tuple[bool | None, str]) -> None:
@@ -252,6 +359,28 @@ def test_a_pod_that_answers_without_figures_does_not_report() -> None:
     assert verdict(facts(), "MetricsAvailable") == (True, "AllPodsReport")
     frozen = facts(report=report(silent={"chat-0": "no counter moved"}))
     assert verdict(frozen, "MetricsAvailable") == (False, "NoPodsReport")
+
+
+def metrics_message(seen: Report) -> str:
+    given = facts(spec=spec(metrics={"source": "Prometheus"}), report=seen)
+    (said,) = [one.message for one in judge(given) if one.type == "MetricsAvailable"]
+    return said
+
+
+def test_figures_from_prometheus_are_said_to_be_slower() -> None:
+    assert metrics_message(report(every_s=15.0)) == (
+        "1 of 1 pods report; Prometheus scrapes them every 15 s, and nothing is decided more often"
+    )
+
+
+def test_a_silent_prometheus_is_named_once_for_all_pods() -> None:
+    silent = report(pods=(), silent={"chat-0": "it cannot be reached", "chat-1": "it cannot be reached"})
+    given = facts(spec=spec(metrics={"source": "Prometheus"}), report=silent)
+    assert verdict(given, "MetricsAvailable") == (False, "PrometheusSilent")
+    assert metrics_message(silent) == "0 of 2 pods report; each of 2 pods: it cannot be reached"
+    partly = report(silent={"chat-1": "62 s old"}, every_s=15.0)
+    assert verdict(facts(report=partly), "MetricsAvailable") == (False, "SomePodsSilent")
+    assert metrics_message(partly).endswith("; chat-1: 62 s old")
 
 
 def test_a_stalled_engine_and_a_claim_that_cannot_be_shared_stall() -> None:
@@ -328,6 +457,12 @@ def test_two_knobs_are_two_entries() -> None:
     ]
 
 
+def test_the_first_value_of_a_pod_is_not_put_down_to_its_first_answer() -> None:
+    first = Verdict("diagnosis/stale", True, "No replica gives usable figures. Holding.", {"pod": "chat-0"})
+    told = why(replace(report().decision, trail=(first,)), {"chat-0"})
+    assert told.startswith("the value held for a pod that did not run with it")
+
+
 def test_a_recommendation_names_the_cap_and_counts_once_a_value() -> None:
     rules = (
         Verdict(
@@ -339,7 +474,7 @@ def test_a_recommendation_names_the_cap_and_counts_once_a_value() -> None:
         Verdict("Slow", True, "p95 is over the target", {"pod": "chat-0", "p95_s": 0.06123}),
     )
     decision = replace(report().decision, trail=rules)
-    assert recommended(decision) == {"chat-0": 24}
+    assert recommended(decision) == {"chat-0": InForce(24, None)}
     assert "p95 is over the target (p95_s 0.06123)" in why(decision, {"chat-0"})
     (entry,) = retunes([Move("chat-0", InForce(64, 2048), InForce(24, 2048))], "slow", NOW, recommended=True)
     assert entry.reason == "recommended: slow"

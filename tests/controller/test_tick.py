@@ -13,15 +13,15 @@ from fakes import FakeEngine
 from llamaserver.api import effective, parse
 from llamaserver.api.enums import ScalingMode
 from llamaserver.api.names import child_labels
-from llamaserver.cluster.kinds import POD
+from llamaserver.cluster.kinds import DEPLOYMENT, POD
 from llamaserver.control import Cause, Decision, Diagnosis, Fleet, Observed
-from llamaserver.controller import Operator
+from llamaserver.controller import Operator, pods
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.queue import Key
+from llamaserver.controller.report import word
 from llamaserver.controller.runtime import Server
 from llamaserver.controller.tick import Ticker
-from llamaserver.controller.tick import _word as word
 from llamaserver.engine import Refused, Unreachable
 from llamaserver.observe import Failure, Unusable
 from llamaserver.telemetry import Metrics
@@ -88,6 +88,48 @@ async def test_a_pod_that_never_answered_is_forgotten_with_the_others(
     assert engines.forgotten == ["chat-0"]
     ticker.stop(KEY)
     assert engines.forgotten == ["chat-0", "chat-1"]
+
+
+async def test_a_pod_of_the_same_name_in_another_namespace_is_not_forgotten_with_it(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, cache, engines, server = made
+    twin = Server(Key("other", "chat"), "uid-2")
+    twin.spec = server.spec
+    for one in list(cache.pods(KEY)):
+        metadata = {**one["metadata"], "namespace": "other", "uid": f"other-{one['metadata']['name']}"}
+        cache.put(POD, {**one, "metadata": metadata})
+    await ticker.tick(server)
+    await ticker.tick(twin)
+    for namespace in ("ns", "other"):
+        ticker._mandate.claims.add(Key(namespace, "chat-0"))
+    cache.drop(POD, "ns", "chat-0")
+    await ticker.tick(server)
+    await ticker.tick(twin)
+    assert engines.forgotten == ["chat-0"]
+    assert ticker._mandate.claims == {Key("other", "chat-0")}
+
+
+async def test_a_pod_that_is_ending_is_counted_nowhere(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, cache, _, server = made
+    await ticker.tick(server)
+    assert server.report is not None
+    assert sorted(server.report.silent) == ["chat-0", "chat-1"]
+    (ending,) = (obj for obj in cache.pods(KEY) if obj["metadata"]["name"] == "chat-1")
+    now = {"deletionTimestamp": "2026-01-01T00:01:00Z", "resourceVersion": "2"}
+    cache.put(POD, {**ending, "metadata": {**ending["metadata"], **now}})
+    cache.put(DEPLOYMENT, _deployment(replicas=1))
+    await ticker.tick(server)
+    assert list(server.report.silent) == ["chat-0"]
+    fleet = ticker._fleet(server, [pods.read(obj) for obj in cache.pods(KEY)])
+    assert (fleet.replicas, fleet.ready, fleet.pending) == (1, 1, 0)
+
+
+def _deployment(replicas: int) -> Any:
+    metadata = {"namespace": "ns", "name": "chat", "uid": "d", "labels": child_labels("chat")}
+    return {"metadata": metadata, "spec": {"replicas": replicas}}
 
 
 async def test_a_report_bears_the_generation_that_was_decided_by(

@@ -221,3 +221,18 @@ async def test_watches_that_fell_silent_can_be_renewed(api: tuple[ApiOfWatches, 
         before = server.watches
         watches.renew()
         await eventually(lambda: restarts and server.watches >= before + len(WATCHED) + 1)
+
+
+async def test_restarts_that_are_asked_for_do_not_take_longer_each_time(
+    api: tuple[ApiOfWatches, WatchScope], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A namespace that is lost and found again and again must not keep the events of the others away."""
+    server, scope = api
+    monkeypatch.setattr(handlers, "_RESTART_FIRST_S", 0.01)
+    async with watching(replace(scope, namespaces=("a", "b"))) as (_, restarts, watches):
+        await eventually(lambda: server.watches)
+        for times, namespaces in enumerate((["a"], ["a", "b"], ["a"]), start=1):
+            watches.watch_only(namespaces)
+            await eventually(lambda: len(restarts), lambda seen, times=times: seen == times)
+    delays = [record.args for record in caplog.records if "start again" in record.msg]
+    assert delays == [(0.01,)] * 3

@@ -57,6 +57,7 @@ RIGHTS: tuple[Right, ...] = (
     _right(Scope.WATCHED, CONFIG_MAP, "get list watch create patch"),
     _right(Scope.WATCHED, POD_DISRUPTION_BUDGET, "get list watch create patch delete"),
     _right(Scope.WATCHED, POD, "list watch patch"),
+    _right(Scope.WATCHED, POD, "create", "eviction"),
     _right(Scope.WATCHED, CLAIM, "get"),
     _right(Scope.WATCHED, EVENT, "create"),
     _right(Scope.OWN, LEASE, "get list watch create update"),

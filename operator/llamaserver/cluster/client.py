@@ -26,7 +26,7 @@ from llamaserver.cluster.errors import (
     UnavailableError,
     from_response,
 )
-from llamaserver.cluster.kinds import EVENT, FIELD_MANAGER, Kind, Object, Objects, kind_of
+from llamaserver.cluster.kinds import EVENT, FIELD_MANAGER, POD, Kind, Object, Objects, kind_of
 from llamaserver.cluster.pace import TokenBucket
 
 _APPLY = "application/apply-patch+yaml"
@@ -111,6 +111,19 @@ class AioKube:
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         try:
             await self._call("delete", kind, namespace, name, body=options)
+        except (NotFoundError, ConflictError):
+            return
+
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """See `Kube.evict`."""
+        eviction: Object = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        try:
+            await self._call("create", POD, namespace, name, subresource="eviction", body=eviction)
         except (NotFoundError, ConflictError):
             return
 

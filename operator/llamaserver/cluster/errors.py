@@ -60,9 +60,17 @@ def from_response(status: int, body: bytes, retry_after: str | None) -> ApiError
         return ConflictError(status, reason or "Conflict", message)
     if status == 410:
         return GoneError(status, reason or "Gone", message)
+    if status == 500 and message.startswith(_NOT_IN_THE_SCHEMA):
+        return ApiError(status, "Invalid", message)
     if status == 429 or status >= 500:
         return UnavailableError(status, reason or "Unavailable", message, retry_after_s)
     return ApiError(status, reason or "Error", message)
+
+
+_NOT_IN_THE_SCHEMA = "failed to create typed patch object"
+"""How server-side apply says that an object has a field the API server does not know, or one twice: as a 500
+without a reason, though no repetition will mend it.
+"""
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -15,6 +15,9 @@ Object = dict[str, Any]
 Objects = list[Object]
 """Several of them; a name of its own, for `Kube` has a method called list."""
 
+SCALE_DOWN_MANAGER = f"{FIELD_MANAGER}-scale-down"
+"""Field manager of what is written on pods."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:

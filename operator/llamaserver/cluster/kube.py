@@ -36,6 +36,12 @@ class Kube(Protocol):
         """Delete that very incarnation; done when it is gone or another has taken its name."""
         ...
 
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """Have that very pod end, unless a disruption budget forbids it (UnavailableError 429); done when it
+        is gone or another has taken its name.
+        """
+        ...
+
     async def create_event(self, event: Object) -> None:
         """Post a core/v1 Event."""
         ...
@@ -72,6 +78,10 @@ class LeaderOnly:
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         self._check()
         await self._kube.delete(kind, namespace, name, uid)
+
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        self._check()
+        await self._kube.evict(namespace, name, uid)
 
     async def create_event(self, event: Object) -> None:
         self._check()

@@ -47,7 +47,8 @@ class Elector:
     """Takes, keeps and releases one Lease.
 
     `monotonic` gives seconds for every judgement; `wall` only the timestamps that people read in the Lease.
-    `on_contact` is called after every successful read or write of the Lease (see the watch canary).
+    `on_contact` is called after every successful read or write of the Lease (see the watch canary),
+    `on_proof` whenever a renewal makes this replica able again to prove that it leads.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Elector:
         times: LeaseTimes = LeaseTimes(),
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         on_contact: Callable[[], None] = lambda: None,
+        on_proof: Callable[[], None] = lambda: None,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
@@ -70,6 +72,7 @@ class Elector:
         self._monotonic = monotonic
         self._wall = wall
         self._on_contact = on_contact
+        self._on_proof = on_proof
         self._live: Object | None = None
         self._renewed_at: float | None = None
         self._seen: tuple[tuple[str, str], float] | None = None
@@ -139,8 +142,10 @@ class Elector:
             if error.status == _UNPROCESSABLE:
                 return False
             raise
-        self._renewed_at = started
+        before, self._renewed_at = self.proven(), started
         self._on_contact()
+        if not before:
+            self._on_proof()
         if not self.acquired.is_set():
             _log.info("this replica leads (%s)", self.identity)
             self.acquired.set()

@@ -1,5 +1,5 @@
 """Events about a LlamaServer: what changed between two statuses, in words, each told once. Pure but for
-`tell`.
+what takes a recorder.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from llamaserver.api.conditions import Condition, ConditionStatus, ConditionType, Reason
+from llamaserver.api.conditions import Condition, ConditionStatus, ConditionType
+from llamaserver.api.enums import Binding
 from llamaserver.api.status import Status
 from llamaserver.cluster import EventType, Recorder, Reference
-from llamaserver.controller.journal import REPLICAS
+from llamaserver.controller.journal import REPLACEMENT, REPLICAS
+from llamaserver.desired import Outlook
 
 _GOOD = {"Healthy", "Idle"}
 
@@ -35,15 +37,38 @@ def news(before: Status, after: Status) -> Iterator[News]:
     for decision in reversed(after.decisions or ()):
         if decision in known:
             continue
+        if decision.action == REPLACEMENT:
+            text = f"pod {decision.pod} is evicted, for another to take its place: {decision.reason}"
+            yield News(EventType.WARNING, REPLACEMENT, text)
+            continue
         what = "Scaled" if decision.action == REPLICAS else "Retuned"
         where = f" on pod {decision.pod}" if decision.pod else ""
         text = f"{decision.action} {decision.from_ or '?'} -> {decision.to or '?'}{where}: {decision.reason}"
         yield News(EventType.NORMAL, what, text)
+    yield from _binding(before, after)
     cause_before = before.diagnosis.cause if before.diagnosis else None
     if after.diagnosis is not None and after.diagnosis.cause != cause_before and cause_before is not None:
         advice = f" {after.diagnosis.advice}" if after.diagnosis.advice else ""
         kind = EventType.NORMAL if after.diagnosis.cause in _GOOD else EventType.WARNING
         yield News(kind, after.diagnosis.cause, f"{after.diagnosis.message}{advice}" or after.diagnosis.cause)
+
+
+_BINDS = {
+    Binding.NOTHING: "No request waits for a place any more.",
+    Binding.NUM_SEQS: "Requests wait for the cap: decodes take the time that the objective leaves.",
+    Binding.PREFILL_BUDGET: "Requests wait for the prefill budget: prompts take the time that the objective "
+    "leaves beside the decodes.",
+    Binding.MAX_NUM_SEQS: "Requests wait for the cap, which is as high as it may go.",
+    Binding.KV_CACHE: "Requests wait for KV cache: memory binds, not latency.",
+}
+
+
+def _binding(before: Status, after: Status) -> Iterator[News]:
+    """What holds requests back now, when that has changed."""
+    old = before.tuning.binding if before.tuning else None
+    new = after.tuning.binding if after.tuning else None
+    if old is not None and new is not None and new is not old:
+        yield News(EventType.NORMAL, f"Binding{new}", _BINDS[new])
 
 
 def tell(recorder: Recorder, about: Reference, before: Status, after: Status) -> None:
@@ -52,12 +77,24 @@ def tell(recorder: Recorder, about: Reference, before: Status, after: Status) ->
         recorder.emit(about, item.type, item.reason, item.message)
 
 
-def _rolling(before: Condition | None, after: Condition) -> News | None:
-    """A rollout that begins; its message names the first difference. Coming up for the first time is none."""
-    if after.reason != Reason.ROLLING_OUT or before is None or before.reason == Reason.STARTING:
-        return None
-    again = before.reason == Reason.ROLLING_OUT and before.observed_generation == after.observed_generation
-    return None if again else News(EventType.NORMAL, "Rollout", after.message)
+def rollout(recorder: Recorder, about: Reference, cause: str, outlook: Outlook) -> None:
+    """Announce that pods are about to be replaced: a warning where the service is interrupted for it."""
+    kind = EventType.WARNING if outlook.interrupts else EventType.NORMAL
+    recorder.emit(about, kind, "Rollout", f"{cause}: {outlook.text}")
+
+
+def victim_uncertain(recorder: Recorder, about: Reference, step: str, problem: str) -> None:
+    """Tell that a scale-down goes on although other pods may go than those with the fewest requests."""
+    text = (
+        f"{step}, and other pods may go than those with the fewest requests: {problem}; "
+        "the streams of those that go have spec.shutdown.drainTimeout to end, as always"
+    )
+    recorder.emit(about, EventType.WARNING, "VictimUncertain", text)
+
+
+def replacement_refused(recorder: Recorder, about: Reference, problem: str) -> None:
+    """Tell that a pod whose engine hangs stays, and is tried to be replaced again."""
+    recorder.emit(about, EventType.WARNING, "ReplacementRefused", f"{problem}; it is tried again")
 
 
 def _turned(before: Condition | None, after: Condition) -> News | None:
@@ -65,8 +102,6 @@ def _turned(before: Condition | None, after: Condition) -> News | None:
     news.
     """
     status = after.status
-    if after.type == ConditionType.PROGRESSING:
-        return _rolling(before, after)
     if (before is not None and before.status is status) or status is ConditionStatus.UNKNOWN:
         return None
     good = (status is ConditionStatus.TRUE) != (after.type == ConditionType.STALLED)

@@ -10,9 +10,19 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from llamaserver.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
-from llamaserver.cluster.kinds import CHILDREN, DEPLOYMENT, LLAMASERVER, POD, Kind, Object
+from llamaserver.api.podtemplate import DELETION_COST
+from llamaserver.cluster.kinds import (
+    CHILDREN,
+    DEPLOYMENT,
+    LLAMASERVER,
+    POD,
+    SCALE_DOWN_MANAGER,
+    Kind,
+    Object,
+)
 from llamaserver.controller.diff import HASH_ANNOTATION
 from llamaserver.controller.queue import Key
+from llamaserver.controller.rollouts import CAUSE_ANNOTATION
 
 WATCHED: tuple[Kind, ...] = (LLAMASERVER, *CHILDREN, POD)
 
@@ -164,9 +174,12 @@ def trim(kind: Kind, obj: Object) -> Object:
     kept: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
     if kind is LLAMASERVER:
         return {**kept, "spec": obj.get("spec"), "status": obj.get("status") or {}}
-    mark = (obj["metadata"].get("annotations") or {}).get(HASH_ANNOTATION)
-    if mark is not None and kind is not POD:
-        metadata["annotations"] = {HASH_ANNOTATION: mark}
+    annotations: dict[str, str] = obj["metadata"].get("annotations") or {}
+    names: tuple[str, ...] = (HASH_ANNOTATION, CAUSE_ANNOTATION)
+    if kind is POD:
+        names = (DELETION_COST,) if _wrote(SCALE_DOWN_MANAGER, obj) else ()
+    if told := {name: annotations[name] for name in names if name in annotations}:
+        metadata["annotations"] = told
     if kind is DEPLOYMENT:
         return {
             **kept,
@@ -176,6 +189,11 @@ def trim(kind: Kind, obj: Object) -> Object:
     if kind is POD:
         return {**kept, "status": _pod_status(obj.get("status") or {})}
     return kept
+
+
+def _wrote(manager: str, obj: Object) -> bool:
+    """Whether fields of an object are held by this field manager."""
+    return any(entry.get("manager") == manager for entry in obj["metadata"].get("managedFields") or ())
 
 
 def _pod_status(status: dict[str, Any]) -> dict[str, Any]:

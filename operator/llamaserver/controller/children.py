@@ -7,7 +7,7 @@ writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from llamaserver.cluster.kinds import DEPLOYMENT, POD_DISRUPTION_BUDGET, Kind, O
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.diff import HASH_ANNOTATION, covers, digest, fingerprint
 from llamaserver.controller.queue import Key, RetryLater
+from llamaserver.controller.rollouts import cause_of, new_cause, with_cause
 from llamaserver.desired import DesiredFleet
 from llamaserver.desired.replicas import HANDOVER_MANAGER, handover
 
@@ -27,12 +28,14 @@ class ForeignObjectError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One write that was needed. `before` is the live object it met, or None when it made the object."""
+    """One write that is needed. `before` is the live object it meets, or None when it makes the object."""
 
     kind: Kind
     name: str
     wanted: Object
     before: Object | None
+    cause: str = ""
+    """Why it replaces pods; empty when it replaces none."""
 
 
 class Children:
@@ -43,8 +46,17 @@ class Children:
         self._cache = cache
         self._settled: dict[tuple[Kind, str, str], tuple[str, str]] = {}
 
-    async def ensure(self, key: Key, uid: str, objects: Iterable[Object]) -> list[Written]:
+    async def ensure(
+        self,
+        key: Key,
+        uid: str,
+        objects: Iterable[Object],
+        after_write: Callable[[Written], None] = lambda _: None,
+    ) -> list[Written]:
         """Apply what differs of `objects`, the children of the LlamaServer with this `uid`.
+
+        `after_write` is told of each write at once when it has succeeded: of a Deployment's, long before its
+        controller has ended a pod for it, and never of one that was refused.
 
         Raises:
             ForeignObjectError: a name is taken.
@@ -53,7 +65,7 @@ class Children:
         """
         written = []
         for obj in objects:
-            done = await self._ensure_one(key, uid, obj)
+            done = await self._ensure_one(key, uid, obj, after_write)
             if done is not None:
                 written.append(done)
         return written
@@ -73,7 +85,9 @@ class Children:
         ]:
             del self._settled[child]
 
-    async def _ensure_one(self, key: Key, uid: str, obj: Object) -> Written | None:
+    async def _ensure_one(
+        self, key: Key, uid: str, obj: Object, after_write: Callable[[Written], None]
+    ) -> Written | None:
         kind, name = kind_of(obj), obj["metadata"]["name"]
         child = (kind, key.namespace, name)
         wanted = _marked(obj)
@@ -88,12 +102,15 @@ class Children:
                 self._cache.put(kind, live)
                 self._settled[child] = (mark, fingerprint(live))
                 return None
+        change = _change(kind, name, wanted, live)
+        if live is not None:
             await self._hand_over(kind, live, obj)
-        applied = await self._kube.apply(wanted)
+        applied = await self._kube.apply(change.wanted)
         # What is judged in this same pass must be what this write has made of it.
         self._cache.put(kind, applied)
         self._settled[child] = (mark, fingerprint(applied))
-        return Written(kind, name, wanted, live)
+        after_write(change)
+        return change
 
     async def _hand_over(self, kind: Kind, live: Object, obj: Object) -> None:
         """Before we give up a Deployment's number of replicas, let the present number have another owner."""
@@ -102,6 +119,14 @@ class Children:
         given_up = handover(live, DesiredFleet(obj["spec"].get("replicas")))
         if given_up is not None:
             await self._kube.apply(given_up, manager=HANDOVER_MANAGER)
+
+
+def _change(kind: Kind, name: str, wanted: Object, live: Object | None) -> Written:
+    """The write to make. A Deployment keeps its last cause, which server-side apply would else take away."""
+    if kind is not DEPLOYMENT or live is None:
+        return Written(kind, name, wanted, live)
+    cause = new_cause(live, wanted)
+    return Written(kind, name, with_cause(wanted, cause or cause_of(live)), live, cause)
 
 
 def _marked(obj: Object) -> Object:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from typing import Any
 
 from llamaserver.api.conditions import ConditionType, Reason
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.api.enums import ScalingMode, TuningMode
-from llamaserver.cluster.kinds import Object
+from llamaserver.api.enums import MetricsSource, ScalingMode, TuningMode
 from llamaserver.control import Cause
-from llamaserver.controller.diff import mark_of
-from llamaserver.controller.pods import Pod, Trouble
+from llamaserver.controller.facts import Facts, Rollout, claim_holds_back, downloading, lasts, trouble
 from llamaserver.controller.runtime import Report
+from llamaserver.desired import outlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,72 +26,6 @@ class Judgement:
     """Judged by the last tick, and so by the spec that the tick knew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """A Deployment's own account of itself. `current` is False while it is not what is wanted now, or has not
-    yet seen its newest spec.
-    """
-
-    exists: bool
-    current: bool
-    wanted: int
-    updated: int
-    total: int
-    ready: int
-    deadline_exceeded: str
-
-    @property
-    def complete(self) -> bool:
-        """Every pod there is has the present template, and there are as many as wanted."""
-        return self.exists and self.current and self.updated >= self.wanted and self.total == self.updated
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """All that conditions are judged by."""
-
-    spec: EffectiveSpec | None
-    invalid: str
-    apply_problem: tuple[str, str] | None
-    claim_problem: str
-    rollout: Rollout
-    rollout_reason: str
-    pods: Sequence[Pod]
-    report: Report | None
-    now: datetime
-    patience_s: float
-    """For how long a pod's trouble may be one that mends itself."""
-    waits_for: str = ""
-
-
-def rollout(deployment: Object | None, wanted_mark: str) -> Rollout:
-    """Read a Deployment, which is to say that it was made from `wanted_mark`."""
-    if deployment is None:
-        return Rollout(False, False, 0, 0, 0, 0, "")
-    spec: dict[str, Any] = deployment.get("spec") or {}
-    status: dict[str, Any] = deployment.get("status") or {}
-    replicas = spec.get("replicas")
-    late = next(
-        (
-            str(condition.get("message") or "the pods did not come up in time")
-            for condition in status.get("conditions") or ()
-            if condition.get("type") == "Progressing"
-            and condition.get("reason") == "ProgressDeadlineExceeded"
-        ),
-        "",
-    )
-    return Rollout(
-        exists=True,
-        current=mark_of(deployment) == wanted_mark
-        and (status.get("observedGeneration") or 0) >= (deployment["metadata"].get("generation") or 0),
-        wanted=1 if replicas is None else int(replicas),
-        updated=int(status.get("updatedReplicas") or 0),
-        total=int(status.get("replicas") or 0),
-        ready=int(status.get("readyReplicas") or 0),
-        deadline_exceeded=late,
-    )
-
-
 def judge(facts: Facts) -> list[Judgement]:
     """All conditions, in the order in which status shows them."""
     ready = _ready(facts)
@@ -103,25 +34,10 @@ def judge(facts: Facts) -> list[Judgement]:
         measured = (
             _slo_met(facts.spec, facts.report),
             _tuned(facts.spec, facts.report),
-            _metrics(facts.report),
+            _metrics(facts.spec, facts.report),
         )
         verdicts += [replace(verdict, by_report=True) for verdict in measured]
     return verdicts
-
-
-def trouble(facts: Facts) -> Trouble | None:
-    """What keeps a pod from coming up, the longest-standing first.
-
-    A pod that waits for what a terminating one still holds is in no trouble: without surge every rollout of a
-    full cluster goes that way.
-    """
-    handing_over = any(pod.terminating for pod in facts.pods)
-    found = [
-        pod.trouble
-        for pod in facts.pods
-        if pod.trouble is not None and not (handing_over and pod.trouble.reason is Reason.UNSCHEDULABLE)
-    ]
-    return min(found, key=lambda one: one.since or facts.now, default=None)
 
 
 def _accepted(facts: Facts) -> Judgement:
@@ -154,8 +70,13 @@ def _ready(facts: Facts) -> Judgement:
         return Judgement(type_, True, Reason.SERVING, text)
     if state.current and (found := trouble(facts)) is not None:
         return Judgement(type_, False, found.reason, f"{text}; {found.message}")
+    fetching = downloading(facts)
     if state.total > state.updated or not state.current:
-        return Judgement(type_, False, Reason.ROLLING_OUT, f"{text}, {_updated(state)} with the present spec")
+        more = f"; {fetching}" if fetching else ""
+        text = f"{text}, {_updated(state)} with the present spec{more}"
+        return Judgement(type_, False, Reason.ROLLING_OUT, text)
+    if fetching:
+        return Judgement(type_, False, Reason.DOWNLOADING, f"{text}; {fetching}")
     reason = Reason.REPLICAS_NOT_READY if state.ready else Reason.NO_REPLICAS_READY
     return Judgement(type_, False, reason, text)
 
@@ -184,12 +105,17 @@ def _progressing(facts: Facts) -> Judgement:
             type_, moving, Reason.STARTING, "the children are being made" if moving else "waiting for a spec"
         )
     found = trouble(facts)
-    ails = f"; {found.message}" if found is not None else ""
+    told = downloading(facts) if found is None else found.message
+    ails = f"; {told}" if told else ""
     if not state.current or state.total > state.updated:
         why = f": {facts.rollout_reason}" if facts.rollout_reason else ""
-        text = f"{_updated(state)} of {state.wanted} replicas have the present spec{why}{ails}"
+        means = f"; {outlook(facts.spec, state.wanted).text}" if facts.spec is not None else ""
+        text = f"{_updated(state)} of {state.wanted} replicas have the present spec{why}{ails or means}"
         return Judgement(type_, True, Reason.ROLLING_OUT, text)
     if state.ready < state.wanted or state.total != state.wanted:
+        if found is not None and lasts(found, facts):
+            text = f"{state.ready} of {state.wanted} replicas ready, and no more to come: {found.message}"
+            return Judgement(type_, False, found.reason, text)
         return Judgement(type_, True, Reason.SCALING, f"{state.ready} of {state.wanted} replicas ready{ails}")
     return Judgement(type_, False, Reason.UP_TO_DATE, f"{state.ready} of {state.wanted} replicas up to date")
 
@@ -205,19 +131,15 @@ def _stalled(facts: Facts, ready: bool) -> Judgement:
         return Judgement(type_, True, *facts.apply_problem)
     if facts.report is not None and facts.report.decision.diagnosis.cause is Cause.STALLED:
         return Judgement(type_, True, Reason.ENGINE_STALLED, facts.report.decision.diagnosis.message)
-    if facts.claim_problem and facts.rollout.ready < facts.rollout.wanted:
+    if claim_holds_back(facts):
         return Judgement(type_, True, Reason.CLAIM_NOT_SHAREABLE, facts.claim_problem)
     if not ready:
         found, late = trouble(facts), facts.rollout.deadline_exceeded
-        if found is not None and (late or _lasts(found, facts)):
+        if found is not None and (late or lasts(found, facts)):
             return Judgement(type_, True, found.reason, found.message)
         if late:
             return Judgement(type_, True, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
     return Judgement(type_, False, Reason.NOT_STALLED, "nothing stands in the way")
-
-
-def _lasts(found: Trouble, facts: Facts) -> bool:
-    return found.since is not None and facts.now - found.since > timedelta(seconds=facts.patience_s)
 
 
 def _slo_met(spec: EffectiveSpec, report: Report) -> Judgement:
@@ -244,6 +166,12 @@ def _tuned(spec: EffectiveSpec, report: Report) -> Judgement:
         return Judgement(type_, False, Reason.SUSPENDED, "spec.suspend is true: nothing is decided")
     if spec.tuning_mode is TuningMode.OFF:
         return Judgement(type_, False, Reason.OFF, "spec.tuning.mode is Off: engines keep their start values")
+    if spec.metrics_source is MetricsSource.PROMETHEUS:
+        text = (
+            "spec.metrics.source is Prometheus: engines are not asked, so no cap and no budget is moved in "
+            "them; diagnosis and replicas go by what Prometheus has"
+        )
+        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, text)
     if not report.pods:
         return Judgement(type_, None, Reason.NO_PODS_REPORT, "no engine reports")
     if report.unavailable and len(report.unavailable) == len(report.pods):
@@ -266,20 +194,29 @@ def _tuned(spec: EffectiveSpec, report: Report) -> Judgement:
     return Judgement(type_, True, Reason.TUNED, "every engine runs with what was decided")
 
 
-def _metrics(report: Report) -> Judgement:
+def _metrics(spec: EffectiveSpec, report: Report) -> Judgement:
     type_, silent = ConditionType.METRICS_AVAILABLE, len(report.silent)
     reporting = sum(pod.name not in report.silent for pod in report.pods)
     if reporting + silent == 0:
         return Judgement(type_, None, Reason.NO_PODS, "no engine can be asked yet")
+    slower = ""
+    if report.every_s is not None:
+        slower = f"; Prometheus scrapes them every {report.every_s:.0f} s, and nothing is decided more often"
     if silent == 0:
-        return Judgement(type_, True, Reason.ALL_PODS_REPORT, f"{reporting} of {reporting} pods report")
-    text = f"{reporting} of {reporting + silent} pods report; {_each(report.silent)}"
-    reason = Reason.SOME_PODS_SILENT if reporting else Reason.NO_PODS_REPORT
+        text = f"{reporting} of {reporting} pods report{slower}"
+        return Judgement(type_, True, Reason.ALL_PODS_REPORT, text)
+    text = f"{reporting} of {reporting + silent} pods report{slower}; {_each(report.silent)}"
+    if reporting:
+        return Judgement(type_, False, Reason.SOME_PODS_SILENT, text)
+    by_prometheus = spec.metrics_source is MetricsSource.PROMETHEUS
+    reason = Reason.PROMETHEUS_SILENT if by_prometheus else Reason.NO_PODS_REPORT
     return Judgement(type_, False, reason, text)
 
 
 def _each(by_pod: Any, limit: int = 3) -> str:
-    """The first few pods with their message."""
+    """The first few pods with their message; one that all have is said once."""
+    if len(by_pod) > 1 and len(told := set(by_pod.values())) == 1:
+        return f"each of {len(by_pod)} pods: {told.pop()}"
     listed = [f"{pod}: {message}" for pod, message in sorted(by_pod.items())]
     more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
     return "; ".join(listed[:limit]) + more

@@ -13,14 +13,12 @@ from typing import Any
 
 from llamaserver.api.quantity import quantity_value
 from llamaserver.cluster.kinds import Object
+from llamaserver.desired.lists import item_key
 
 HASH_ANNOTATION = "llamaserver.dev/desired-hash"
 """On children only: what they were last made from, so that a field we no longer want is noticed after a
 restart.
 """
-
-_ITEM_KEYS = ("mountPath", "containerPort", "uid", "topologyKey", "name", "port")
-"""Keys of list items, the one that decides first: a volumeMount has a name too, but is known by its path."""
 
 
 def digest(obj: Object) -> str:
@@ -50,36 +48,30 @@ def fingerprint(live: Object) -> str:
     return f"{metadata['uid']}/{metadata['generation']}/{digest(marks)}"
 
 
-def covers(live: Any, wanted: Any) -> bool:
-    """True when every field of `wanted` has that value in `live`."""
+def covers(live: Any, wanted: Any, field: str = "") -> bool:
+    """True when every field of `wanted`, the value of `field`, has that value in `live`."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             _covers_field(live, key, value) for key, value in wanted.items()
         )
     if isinstance(wanted, list):
-        return isinstance(live, list) and _covers_items(live, wanted)
+        return isinstance(live, list) and _covers_items(live, wanted, field)
     return _same(live, wanted)
 
 
 def _covers_field(live: dict[str, Any], key: str, wanted: Any) -> bool:
     if key in live:
-        return covers(live[key], wanted)
+        return covers(live[key], wanted, key)
     # The API server drops empty containers and nulls.
     return wanted is None or wanted in ({}, [])
 
 
-def _covers_items(live: list[Any], wanted: list[Any]) -> bool:
-    key = _item_key(wanted)
+def _covers_items(live: list[Any], wanted: list[Any], field: str) -> bool:
+    key = item_key(field, wanted) if wanted else None
     if key is None:
         return len(live) == len(wanted) and all(map(covers, live, wanted))
     by_key = {item[key]: item for item in live if isinstance(item, dict) and key in item}
     return all(item[key] in by_key and covers(by_key[item[key]], item) for item in wanted)
-
-
-def _item_key(wanted: list[Any]) -> str | None:
-    if not wanted or not all(isinstance(item, dict) for item in wanted):
-        return None
-    return next((key for key in _ITEM_KEYS if all(key in item for item in wanted)), None)
 
 
 def _same(live: Any, wanted: Any) -> bool:

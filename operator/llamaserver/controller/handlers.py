@@ -108,7 +108,8 @@ class Watches:
                         await done.wait()
                 raise
             self._stop.set()
-            if self._monotonic() - started >= _LIVED_S:
+            # An end that was asked for is no failure, and must not keep others waiting longer each time.
+            if self._renewal.is_set() or self._monotonic() - started >= _LIVED_S:
                 delay = _RESTART_FIRST_S
             _log.warning("the watches ended; they start again in %g s", delay)
             await asyncio.sleep(delay)

@@ -14,9 +14,11 @@ from llamaserver.controller.retune import InForce
 NUM_SEQS = "NumSeqs"
 NUM_BATCHED_TOKENS = "NumBatchedTokens"
 REPLICAS = "Replicas"
+REPLACEMENT = "Replacement"
 
+NO_FIGURES = "diagnosis/stale"
 RECOMMEND = "Recommend"
-"""The control law's rule that names a cap without asking for it."""
+"""The control law's rule that names a setpoint without asking for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,13 @@ class Move:
 def why(decision: Decision, pods: Collection[str]) -> str:
     """The rules that fired for these pods, with the figures they fired on.
 
-    A value that no rule moved was held: given to a pod just seen, or again to one that had lost it.
+    A value that no rule moved was held: given to a pod just seen, or again to one that had lost it. That a
+    pod was seen for the first time is no reason for its first value.
     """
     fired: dict[str, None] = {}
     for verdict in decision.trail:
+        if verdict.rule == NO_FIGURES:
+            continue
         if verdict.fired and verdict.reason and verdict.evidence.get("pod") in pods:
             fired[verdict.reason + _evidence(verdict.evidence)] = None
     return (
@@ -43,13 +48,14 @@ def why(decision: Decision, pods: Collection[str]) -> str:
     )
 
 
-def recommended(decision: Decision) -> dict[str, int]:
-    """By pod: the cap that would be set, where it is another than the one in force."""
-    found: dict[str, int] = {}
+def recommended(decision: Decision) -> dict[str, InForce]:
+    """By pod: what would be set, where it is something else than what is in force. None leaves a knob."""
+    found: dict[str, InForce] = {}
     for verdict in decision.trail:
         pod, cap = verdict.evidence.get("pod"), verdict.evidence.get("recommended")
+        budget = verdict.evidence.get("recommended_budget")
         if verdict.rule == RECOMMEND and verdict.fired and isinstance(pod, str) and isinstance(cap, int):
-            found[pod] = cap
+            found[pod] = InForce(cap, budget if isinstance(budget, int) else None)
     return found
 
 
@@ -92,6 +98,11 @@ def scaled(
         to=str(after),
         reason=f"recommended: {reason}" if recommended else reason,
     )
+
+
+def replaced(pod: str, reason: str, now: datetime) -> DecisionStatus:
+    """The entry for a pod that is replaced because its engine hangs."""
+    return DecisionStatus(time=timestamp(now), pod=pod, action=REPLACEMENT, reason=reason)
 
 
 def _seqs(state: InForce) -> int | None:

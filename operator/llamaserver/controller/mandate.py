@@ -16,21 +16,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from llamaserver.controller.queue import Key
+
 
 @dataclass
 class Mandate:
     """The right to change engines, judged anew at each tick.
 
     `holds` and `proven` are the elector's. `stranger` names the pod on which another leader's change was
-    seen.
+    seen. Pods are told apart by namespace and name: two namespaces may hold pods of one name.
     """
 
     holds: Callable[[], bool]
     proven: Callable[[], bool]
     stranger: str = ""
-    claims: set[str] = field(default_factory=set)
+    claims: set[Key] = field(default_factory=set)
     """Pods that run with a change that is not ours, while we lead for certain."""
-    _set: dict[tuple[str, str], int] = field(default_factory=dict)
+    _set: dict[tuple[Key, str], int] = field(default_factory=dict)
 
     def may_change(self) -> bool:
         """True when engines may be changed now."""
@@ -39,7 +41,7 @@ class Mandate:
             return True
         return self.holds() and not self.stranger
 
-    def saw(self, pod: str, incarnation: str, generation: int) -> None:
+    def saw(self, pod: Key, incarnation: str, generation: int) -> None:
         """A snapshot of `pod` read back `generation`. To be called before deciding on changes."""
         ours = self._set.get((pod, incarnation))
         if self.proven():
@@ -49,14 +51,18 @@ class Mandate:
         elif ours is None:
             self._set[pod, incarnation] = generation
         elif generation > ours:
-            self.stranger = pod
+            self.stranger = str(pod)
 
-    def changed(self, pod: str, incarnation: str, generation: int) -> None:
+    def claimed(self, namespace: str) -> set[str]:
+        """Names of the claimed pods in a namespace."""
+        return {pod.name for pod in self.claims if pod.namespace == namespace}
+
+    def changed(self, pod: Key, incarnation: str, generation: int) -> None:
         """A change of ours was sent to `pod`, whether or not the answer came back."""
         self._set[pod, incarnation] = max(generation, self._set.get((pod, incarnation), 0))
         self.claims.discard(pod)
 
-    def forget(self, pod: str) -> None:
+    def forget(self, pod: Key) -> None:
         """The pod is gone."""
         self.claims.discard(pod)
         for key in [key for key in self._set if key[0] == pod]:

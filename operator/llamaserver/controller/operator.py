@@ -25,17 +25,21 @@ from llamaserver.cluster import (
 from llamaserver.cluster.kinds import LEASE
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children
+from llamaserver.controller.figures import prometheus_of
 from llamaserver.controller.handlers import Event, Watches, WatchScope
 from llamaserver.controller.keystore import KeyStore
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.options import Options
 from llamaserver.controller.queue import Key, WorkQueue
 from llamaserver.controller.reconcile import Parts, Reconciler
+from llamaserver.controller.recovery import Recovery
 from llamaserver.controller.resync import Resync
 from llamaserver.controller.runtime import Registry
+from llamaserver.controller.scaledown import PATIENCE_S, ScaleDown
 from llamaserver.controller.tick import Ticker, TickTimes
 from llamaserver.desired import BuildSettings
 from llamaserver.engine import EngineClient
+from llamaserver.prometheus import PrometheusSource
 from llamaserver.telemetry import Canary, HealthServer, LoopLag, Metrics, Probes
 
 _log = logging.getLogger(__name__)
@@ -79,6 +83,11 @@ class Operator:
 
     async def _run(self, kube: AioKube) -> int:
         options = self._options
+
+        def may_write() -> None:
+            # What could not be written meanwhile has backed off, and must not wait that out now.
+            queue.retry_now()
+
         elector = Elector(
             kube,
             namespace=options.namespace,
@@ -87,14 +96,16 @@ class Operator:
             monotonic=self._monotonic,
             times=options.lease_times,
             on_contact=self.canary.contact,
+            on_proof=may_write,
         )
         writer = LeaderOnly(kube, elector.proven)
         keys = KeyStore(writer, namespace=options.namespace, name=options.signing_secret)
         recorder = Recorder(writer, instance=options.identity, monotonic=self._monotonic)
         mandate = Mandate(elector.holds, elector.proven)
+        prometheus = prometheus_of(options, self._monotonic)
         async with EngineClient(key=keys.signing_key, monotonic=self._monotonic, wall=time.time) as engines:
             reconciler, queue = self._reconciler(writer, keys, recorder)
-            ticker = self._ticker(engines, mandate, queue)
+            ticker = self._ticker(engines, mandate, queue, prometheus)
             reconciler.ticker, reconciler.queue = ticker, queue
             self.metrics.watch_live(
                 depth=queue.depth,
@@ -134,6 +145,8 @@ class Operator:
                 )
             finally:
                 await ticker.close()
+                if prometheus is not None:
+                    prometheus.close()
                 await elector.release()
 
     def _reconciler(
@@ -156,16 +169,40 @@ class Operator:
                 cache=self.cache,
                 registry=self.registry,
                 children=Children(writer, self.cache),
+                scale_down=ScaleDown(
+                    kube=writer,
+                    cache=self.cache,
+                    recorder=recorder,
+                    monotonic=self._monotonic,
+                    patience_s=max(PATIENCE_S, 3 * options.tick_seconds),
+                ),
+                recovery=Recovery(
+                    kube=writer,
+                    cache=self.cache,
+                    registry=self.registry,
+                    recorder=recorder,
+                    metrics=self.metrics,
+                    monotonic=self._monotonic,
+                    wall=_now,
+                    fresh_s=max(10.0, 3 * options.tick_seconds),
+                ),
                 recorder=recorder,
                 metrics=self.metrics,
                 settings=settings,
                 monotonic=self._monotonic,
                 wall=_now,
+                allow_pod_template=options.allow_pod_template,
             )
         )
         return reconciler, WorkQueue(reconciler.look, monotonic=self._monotonic, workers=options.workers)
 
-    def _ticker(self, engines: EngineClient, mandate: Mandate, queue: WorkQueue) -> Ticker:
+    def _ticker(
+        self,
+        engines: EngineClient,
+        mandate: Mandate,
+        queue: WorkQueue,
+        prometheus: PrometheusSource | None,
+    ) -> Ticker:
         return Ticker(
             cache=self.cache,
             engines=engines,
@@ -179,6 +216,7 @@ class Operator:
                 scrape_s=self._options.tick_seconds * 0.75,
                 lease_s=self._options.lease_seconds,
             ),
+            prometheus=prometheus,
         )
 
     def _watches(self, changed: Callable[[Key], None], resync: Resync) -> Watches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 
 from llamaserver.cluster import LeaseTimes
 from llamaserver.desired import TunerDelivery
@@ -29,7 +30,12 @@ class Options:
     lease_seconds: float = 120.0
     resync_seconds: float = 300.0
     pre_stop_seconds: int = 15
+    allow_pod_template: bool = True
     workers: int = 8
+    prometheus_url: str | None = None
+    """None: no LlamaServer can have its figures from Prometheus."""
+    prometheus_token_file: Path | None = None
+    prometheus_ca_file: Path | None = None
     http_host: str = ""
     """Empty for every address of every family: probes and Prometheus come from other machines."""
     http_port: int = 8080

@@ -18,6 +18,11 @@ from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 
+_LEAST_WAIT_S = 0.001
+"""A timer may fire up to a tick of its clock before its time; who then waits for the rest, a millionth of a
+second, is woken by the same tick again, without end.
+"""
+
 
 class Key(NamedTuple):
     """One LlamaServer."""
@@ -101,6 +106,12 @@ class WorkQueue:
         self._failures.pop(key, None)
         self._started.pop(key, None)
 
+    def retry_now(self) -> None:
+        """What made keys fail is over: look at all that wait for another try, and count from the start."""
+        for key in list(self._failures):
+            del self._failures[key]
+            self.add(key)
+
     def depth(self) -> int:
         """Keys that are due and wait for a worker."""
         now = self._monotonic()
@@ -145,7 +156,7 @@ class WorkQueue:
         self._changed.clear()
         due = self._first_due()
         full = len(self._running) >= self._workers
-        timeout = None if full or due is None else max(0.0, due - self._monotonic())
+        timeout = None if full or due is None else max(_LEAST_WAIT_S, due - self._monotonic())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._changed.wait()

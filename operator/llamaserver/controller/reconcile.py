@@ -7,13 +7,11 @@ tick.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
-from typing import Any
 
 from llamaserver.api.conditions import Reason
 from llamaserver.api.effective import EffectiveSpec, effective
@@ -23,23 +21,23 @@ from llamaserver.api.server import LlamaServer, parse, read_status
 from llamaserver.api.status import Status
 from llamaserver.cluster import (
     ApiError,
-    ConflictError,
     Kube,
-    NotFoundError,
     NotLeadingError,
     Recorder,
     Reference,
     UnavailableError,
 )
-from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, FIELD_MANAGER, POD, Object, kind_of
+from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, Object, kind_of
 from llamaserver.control import Learned
-from llamaserver.controller import announce, pods, status
+from llamaserver.controller import announce, downloads, pods, rollouts, status
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children, ForeignObjectError, Written
-from llamaserver.controller.conditions import Facts, rollout, trouble
 from llamaserver.controller.diff import digest
+from llamaserver.controller.facts import Facts, rollout, waits
 from llamaserver.controller.queue import Key, RetryLater, WorkQueue
+from llamaserver.controller.recovery import Recovery
 from llamaserver.controller.runtime import Registry, Server
+from llamaserver.controller.scaledown import LOOK_AGAIN_S, ScaleDown
 from llamaserver.controller.tick import Ticker
 from llamaserver.desired import (
     BuildSettings,
@@ -47,24 +45,24 @@ from llamaserver.desired import (
     claim_problem,
     desired_fleet,
     first_difference,
+    outlook,
     termination_grace_seconds,
 )
 from llamaserver.telemetry import KeyLogger, Metrics
 
 _log = logging.getLogger(__name__)
 
-SPEC_ANNOTATION = "llamaserver.dev/last-accepted-spec"
-"""On the Deployment only: what a new leader tunes by when the present spec cannot be acted upon."""
-
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-
+_NO_POD_TEMPLATE = (
+    "is not allowed by this operator, which runs with --allow-pod-template=false "
+    "(operator.allowPodTemplate of the chart): remove it"
+)
 _FIGURES_S = 10.0
 _LEARNED_S = 60.0
 _CLAIM_S = 300.0
 _PATIENCE_S = 180.0
 """A pod may be in trouble for this long after all that had to make room for it must have ended."""
 _TROUBLE_S = 20.0
-"""How often status is looked at while a pod is in trouble."""
+"""How often status is looked at while a pod is not ready."""
 _TRUST_S = 30.0
 """After this long the watches have surely shown a status that was written, so the live one is believed again.
 """
@@ -78,11 +76,14 @@ class Parts:
     cache: Cache
     registry: Registry
     children: Children
+    scale_down: ScaleDown
+    recovery: Recovery
     recorder: Recorder
     metrics: Metrics
     settings: Callable[[], BuildSettings]
     monotonic: Callable[[], float]
     wall: Callable[[], datetime]
+    allow_pod_template: bool = True
 
 
 @dataclass
@@ -117,29 +118,36 @@ class Reconciler:
             return None, "ok"
         server = self._obtain(key, raw)
         later: RetryLater | None = None
+        held = False
         try:
             await self._validate(server, raw)
             if server.parsed is not None:
                 # Children that cannot be made are no reason not to tune what runs.
                 if self.ticker is not None:
                     self.ticker.start(server)
-                await self._make_children(server, server.parsed)
+                held = await self._make_children(server, server.parsed)
         except NotLeadingError as error:
             raise RetryLater(error.message, after_s=2.0) from None
         except UnavailableError as error:
             raise RetryLater(str(error), after_s=error.retry_after_s or 0.0) from None
         except RetryLater as wish:
             later = wish
+        recover = None if later is not None else self.parts.recovery.decide(server, _scales(server, held))
         again = await self._write_status(server, raw)
         if later is not None:
             raise later
-        return again, "invalid" if server.invalid else "ok"
+        await self._recover(server)
+        times = (again, recover, LOOK_AGAIN_S if held else None)
+        return min(
+            (time for time in times if time is not None), default=None
+        ), "invalid" if server.invalid else "ok"
 
     def _obtain(self, key: Key, raw: Object) -> Server:
         server = self.parts.registry.obtain(key, raw["metadata"]["uid"])
         if server.written is None:
             server.written = read_status(raw.get("status"))
             server.decisions.extend(server.written.decisions or ())
+            server.recovery = server.written.recovery
         elif self.parts.monotonic() - server.written_at > _TRUST_S:
             server.written = read_status(raw.get("status"))
         return server
@@ -158,6 +166,7 @@ class Reconciler:
         """The last spec that can be acted upon: the present one, else the one from before, which goes on."""
         try:
             parsed = parse(raw)
+            self._check_allowed(parsed)
         except InvalidSpec as error:
             server.invalid = error
             if server.parsed is None:
@@ -165,6 +174,11 @@ class Reconciler:
             return
         server.invalid = None
         self._accept(server, parsed, raw["metadata"].get("generation"))
+
+    def _check_allowed(self, parsed: LlamaServer) -> None:
+        """Raises InvalidSpec for what the operator's own settings do not allow."""
+        if parsed.spec.pod_template is not None and not self.parts.allow_pod_template:
+            raise InvalidSpec("spec.podTemplate", _NO_POD_TEMPLATE)
 
     def _accept(self, server: Server, parsed: LlamaServer | None, generation: int | None) -> None:
         if parsed is None:
@@ -177,30 +191,32 @@ class Reconciler:
 
     async def _last_accepted(self, key: Key, raw: Object) -> LlamaServer | None:
         live = await self.parts.kube.get(DEPLOYMENT, *key)
-        text = ((live or {}).get("metadata", {}).get("annotations") or {}).get(SPEC_ANNOTATION)
+        spec = rollouts.remembered(live)
         try:
-            return parse({**raw, "spec": json.loads(text)}) if text else None
-        except (ValueError, InvalidSpec):
+            return None if spec is None else parse({**raw, "spec": spec})
+        except InvalidSpec:
             return None
 
-    async def _make_children(self, server: Server, parsed: LlamaServer) -> None:
+    async def _make_children(self, server: Server, parsed: LlamaServer) -> bool:
+        """Returns whether a scale-down waits for what it needs to know; all else is done."""
         assert server.spec is not None
         current = ((self.parts.cache.deployment(server.key) or {}).get("spec") or {}).get("replicas")
         decided = server.decided_replicas
         if current is None and decided is None and server.written and server.written.scaling:
             decided = server.written.scaling.desired_replicas
         fleet = desired_fleet(server.spec, current, decided)
-        shrinks = current is not None and fleet.replicas is not None and fleet.replicas < current
         if current is not None and current == fleet.replicas:
             # Done, or done by somebody else: from here on what runs counts, not what was decided once.
             server.decided_replicas = None
-        objects = [_remember(obj, parsed) for obj in build(parsed, fleet, self.parts.settings())]
+        count = await self.parts.scale_down.prepare(server, current, fleet.replicas)
+        held, fleet = count != fleet.replicas, replace(fleet, replicas=count)
+        objects = [rollouts.remember(obj, parsed) for obj in build(parsed, fleet, self.parts.settings())]
         server.wanted_mark = next(digest(obj) for obj in objects if kind_of(obj) is DEPLOYMENT)
         server.waits_for = ""
         try:
-            if shrinks:
-                await self._price_pods(server)
-            written = await self.parts.children.ensure(server.key, server.uid, objects)
+            written = await self.parts.children.ensure(
+                server.key, server.uid, objects, lambda change: self._announce(server, change)
+            )
             await self.parts.children.prune(server.key, objects)
         except ForeignObjectError as error:
             server.apply_problem = (Reason.CONFLICT, str(error))
@@ -217,28 +233,7 @@ class Reconciler:
         for change in written:
             self._note(server, change)
         await self._read_claim(server, parsed)
-
-    async def _price_pods(self, server: Server) -> None:
-        """Before a scale-down, have the pods with the fewest running requests go first.
-
-        A pod that did not tell is priced highest: what is not known is not idle.
-        """
-        running = server.running()
-        for obj in self.parts.cache.pods(server.key):
-            pod = pods.read(obj)
-            if pod.ending:
-                continue
-            cost = running.get(pod.name, 1_000_000) if pod.ready else -1
-            metadata = {
-                "namespace": server.key.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-                "annotations": {DELETION_COST: str(cost)},
-            }
-            priced = {"apiVersion": POD.api_version, "kind": POD.kind, "metadata": metadata}
-            # A pod that has gone in the meantime needs no price.
-            with contextlib.suppress(ConflictError, NotFoundError):
-                await self.parts.kube.apply(priced, manager=f"{FIELD_MANAGER}-scale-down")
+        return held
 
     async def _read_claim(self, server: Server, parsed: LlamaServer) -> None:
         cache = parsed.spec.model.cache
@@ -247,12 +242,13 @@ class Reconciler:
             server.claim_problem = ""
             return
         name = cache.persistent_volume_claim.claim_name
-        if server.claim_read is not None and server.claim_read[0] == name:
+        about = (name, server.spec.max_replicas, server.spec.max_surge)
+        if server.claim_read is not None and server.claim_read[0] == about:
             if now - server.claim_read[1] <= _CLAIM_S:
                 return
         else:
             server.claim_problem = ""
-        server.claim_read = (name, now)
+        server.claim_read = (about, now)
         try:
             claim = await self.parts.kube.get(CLAIM, server.key.namespace, name)
         except ApiError as error:
@@ -261,12 +257,23 @@ class Reconciler:
             return
         server.claim_problem = (claim_problem(parsed, server.spec, claim) or "") if claim else ""
 
+    def _announce(self, server: Server, change: Written) -> None:
+        """Once it is sure that pods are replaced, say why, and what that means for those who are served."""
+        if change.cause and server.spec is not None:
+            about = Reference(server.key.namespace, server.key.name, server.uid)
+            replicas = change.wanted["spec"].get("replicas", (change.before or {})["spec"].get("replicas", 1))
+            announce.rollout(self.parts.recorder, about, change.cause, outlook(server.spec, replicas))
+
     def _note(self, server: Server, change: Written) -> None:
-        reason = first_difference(change.before, change.wanted) if change.before else ""
+        reason = change.cause
+        if change.before and not reason:
+            with contextlib.suppress(Exception):
+                # For the log alone: a comparison that fails is no reason to leave the rest undone.
+                reason = first_difference(change.before, change.wanted)
         what = f"{change.kind.kind} {change.name}"
         KeyLogger(_log, *server.key).info("%s %s %s", "applied" if change.before else "made", what, reason)
         if change.kind is DEPLOYMENT:
-            server.rollout_reason = reason if reason.startswith("spec.template") else ""
+            server.replaces_pods = bool(change.cause)
 
     async def _write_status(self, server: Server, raw: Object) -> float | None:
         """Write status when it tells something new: at once for what happened, now and then for figures."""
@@ -280,13 +287,14 @@ class Reconciler:
             facts,
             server.written,
             decisions=server.decisions,
+            recovery=server.recovery,
             learned=learned,
             grace_s=grace_s,
             now=now,
         )
         self._expose(server, after)
-        # Nothing but time turns a trouble into a stall.
-        again = _TROUBLE_S if trouble(facts) is not None else None
+        # Nothing but time turns a trouble into a stall, and a long start into a trouble.
+        again = _TROUBLE_S if waits(facts) else None
         if after == server.written:
             return again
         wait = server.written_at + _FIGURES_S - now.monotonic
@@ -299,6 +307,13 @@ class Reconciler:
         about = Reference(server.key.namespace, server.key.name, server.uid)
         announce.tell(self.parts.recorder, about, before, after)
         return again
+
+    async def _recover(self, server: Server) -> None:
+        """Do what was decided about an engine that hangs, now that it is written."""
+        try:
+            await self.parts.recovery.act(server)
+        except NotLeadingError as error:
+            raise RetryLater(error.message, after_s=2.0) from None
 
     async def _apply_status(self, server: Server, after: Status) -> None:
         metadata = {"namespace": server.key.namespace, "name": server.key.name, "uid": server.uid}
@@ -318,18 +333,27 @@ class Reconciler:
             raise
 
     def _facts(self, server: Server, now: datetime, grace_s: float) -> Facts:
+        deployment = self.parts.cache.deployment(server.key)
+        state = rollout(deployment, server.wanted_mark)
+        replaces = server.replaces_pods or state.total > state.updated
+        known = [pods.read(obj) for obj in self.parts.cache.pods(server.key)]
         return Facts(
             spec=server.spec,
             invalid="" if server.invalid is None else str(server.invalid),
             apply_problem=server.apply_problem,
             claim_problem=server.claim_problem,
-            rollout=rollout(self.parts.cache.deployment(server.key), server.wanted_mark),
-            rollout_reason=server.rollout_reason,
-            pods=[pods.read(obj) for obj in self.parts.cache.pods(server.key)],
+            rollout=state,
+            rollout_reason=rollouts.cause_of(deployment) if replaces else "",
+            pods=known,
             report=server.report,
             now=now,
             patience_s=grace_s + _PATIENCE_S,
             waits_for=server.waits_for,
+            downloads=downloads.current(
+                {pod.name: pod.downloads for pod in known if pod.downloads is not None},
+                server.downloads,
+                self.parts.monotonic(),
+            ),
         )
 
     def _learned(self, server: Server, now: float) -> Learned | None:
@@ -344,6 +368,8 @@ class Reconciler:
         met = observed.slo_met if observed else None
         metrics.set_server(metrics.slo_met, *key, None if met is None else float(met))
         metrics.set_server(metrics.itl_seconds, *key, observed.itl_s if observed else None)
+        metrics.set_server(metrics.running, *key, observed.running if observed else None)
+        metrics.set_server(metrics.waiting, *key, observed.waiting if observed else None)
         metrics.set_server(metrics.cap, *key, after.tuning.num_seqs if after.tuning else None)
         wanted = after.scaling.desired_replicas if after.scaling else None
         metrics.set_server(metrics.replicas, *key, wanted)
@@ -351,16 +377,11 @@ class Reconciler:
             metrics.set_cause(*key, after.diagnosis.cause)
 
 
+def _scales(server: Server, held: bool) -> bool:
+    """Whether a change of the number of replicas is decided and not done."""
+    return held or server.shrinks_since is not None or server.decided_replicas is not None
+
+
 def _scales_by(spec: EffectiveSpec) -> tuple[object, ...]:
     """What a decided number of replicas was decided under."""
     return spec.suspended, spec.scaling_mode, spec.min_replicas, spec.max_replicas
-
-
-def _remember(obj: Object, parsed: LlamaServer) -> Object:
-    """The Deployment carries the spec it was made from; other children pass unchanged."""
-    if obj["kind"] != DEPLOYMENT.kind:
-        return obj
-    text = json.dumps(parsed.spec.to_dict(), sort_keys=True, separators=(",", ":"))
-    metadata: dict[str, Any] = obj["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), SPEC_ANNOTATION: text}
-    return {**obj, "metadata": {**metadata, "annotations": annotations}}

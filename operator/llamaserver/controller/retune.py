@@ -85,18 +85,10 @@ def _differs(engine: EngineState, setpoint: Setpoint) -> bool:
         return False
     budget = setpoint.max_num_scheduled_tokens
     if budget is None:
-        # The start value itself is not told; without a lease it is what is in force.
-        return engine.lease_expires_in_s is not None and _lowered(engine)
-    return engine.max_num_scheduled_tokens != budget
-
-
-def _lowered(engine: EngineState) -> bool:
-    """The budget in force is below what the engine started with, as far as that can be known."""
-    return (
-        engine.max_num_scheduled_tokens is not None
-        and engine.max_num_batched_tokens is not None
-        and engine.max_num_scheduled_tokens < engine.max_num_batched_tokens
-    )
+        budget = engine.start_num_scheduled_tokens or engine.max_num_batched_tokens
+    # While a lowered cap drains, the tuner lifts the budget in force above the one that was asked for.
+    wanted = engine.wanted_num_scheduled_tokens
+    return (engine.max_num_scheduled_tokens if wanted is None else wanted) != budget
 
 
 def _is_start(engine: EngineState, setpoint: Setpoint) -> bool:

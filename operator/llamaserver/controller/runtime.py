@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.server import LlamaServer
-from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, Status
+from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, RecoveryStatus, Status
 from llamaserver.control import Decision, State
+from llamaserver.control.recovery import Replace
+from llamaserver.controller.downloads import Told
 from llamaserver.controller.queue import Key
+from llamaserver.controller.retune import InForce
 from llamaserver.observe import Memory
 
 IN_FORCE = "InForce"
@@ -30,6 +33,7 @@ class PodReport:
     num_scheduled_tokens: int | None
     ceiling: int | None
     running: int | None
+    waiting: int | None
     state: str
     message: str = ""
 
@@ -51,8 +55,20 @@ class Report:
     """Engines of one pod differ after a change."""
     foreign: str = ""
     """The pod on which another leader's change was seen while this one cannot prove that it leads."""
+    every_s: float | None = None
+    """How far apart the figures are, where a Prometheus scrapes them."""
     generation: int | None = None
     """Of the spec that was decided by; None for one of which only the content is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The eviction that was asked for last: of which pod, and when; monotonic."""
+
+    uid: str
+    at: float
+    accepted: bool | None
+    """None where there was no answer."""
 
 
 @dataclass
@@ -73,8 +89,12 @@ class Server:
     state: State | None = None
     decided_replicas: int | None = None
     recommended_replicas: int | None = None
-    recommended: dict[str, int] = field(default_factory=dict)
+    recommended: dict[str, InForce] = field(default_factory=dict)
+    newest: Report | None = None
+    """What the last tick found, whether or not it is told yet."""
     report: Report | None = None
+    downloads: dict[str, Told] = field(default_factory=dict)
+    """What the pods that download their model last answered."""
     ticking_since: float | None = None
     decisions: deque[DecisionStatus] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
 
@@ -85,18 +105,35 @@ class Server:
     wanted_mark: str = ""
     """What the Deployment has to say it was made from."""
     claim_problem: str = ""
-    claim_read: tuple[str, float] | None = None
+    claim_read: tuple[tuple[str, int | None, int], float] | None = None
     """The claim that was last read, and when."""
-    rollout_reason: str = ""
+    cold_starts: dict[str, float | None] = field(default_factory=dict)
+    """Seconds by pod uid, as each pod told when it was first seen ready: what it tells later may be the end
+    of a spell in which it was not.
+    """
+    shrinks_since: float | None = None
+    """When a scale-down that is not done yet was first seen; monotonic."""
+    recovery: RecoveryStatus | None = None
+    """What was done about engines that hang, as status is to say it."""
+    replacing: Replace | None = None
+    """The pod that has to go for it, as the present look decided."""
+    asked: Asked | None = None
+    """The last eviction for it that this replica asked for; None while one is under way."""
+    replaces_pods: bool = False
+    """Whether the last write to the Deployment replaces pods."""
     written: Status | None = None
     """The status that was last written or found."""
     written_at: float = float("-inf")
     learned_at: float = float("-inf")
 
-    def running(self) -> dict[str, int]:
-        """Requests running by pod, as last read; pods that did not tell are missing."""
-        pods = self.report.pods if self.report else ()
-        return {pod.name: pod.running for pod in pods if pod.running is not None}
+    def loads(self) -> dict[str, int]:
+        """Requests running and waiting by pod, as last read; pods that did not tell are missing."""
+        pods = self.newest.pods if self.newest else ()
+        return {
+            pod.name: pod.running + pod.waiting
+            for pod in pods
+            if pod.running is not None and pod.waiting is not None
+        }
 
 
 class Registry:

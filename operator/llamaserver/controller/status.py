@@ -16,12 +16,14 @@ from llamaserver.api.status import (
     DiagnosisStatus,
     ObservedStatus,
     PodTuning,
+    RecoveryStatus,
     ScalingStatus,
     Status,
     TuningStatus,
 )
 from llamaserver.control import Decision, Diagnosis, Learned, Observed
-from llamaserver.controller.conditions import Facts, judge
+from llamaserver.controller.conditions import judge
+from llamaserver.controller.facts import Facts
 from llamaserver.controller.runtime import Report
 
 _EVIDENCE = 32
@@ -49,6 +51,7 @@ def compose(
     before: Status,
     *,
     decisions: Iterable[DecisionStatus],
+    recovery: RecoveryStatus | None = None,
     learned: Learned | None,
     grace_s: float | None,
     now: Moment,
@@ -81,6 +84,7 @@ def compose(
             "selector": selector_text(who.name),
             "effective": before.effective if facts.spec is None else facts.spec.to_status(grace_s),
             "decisions": tuple(decisions) or None,
+            "recovery": recovery,
             "model": before.model if learned is None else _figures(learned),
             **measured,
         }
@@ -127,6 +131,7 @@ def _tuning(report: Report) -> TuningStatus | None:
         num_seqs=min(seqs, default=None),
         ceiling=max(ceilings, default=None),
         num_batched_tokens=min(budgets, default=None),
+        binding=report.decision.binding,
         actuator=Actuator.LIVE if live else Actuator.UNAVAILABLE,
         pods=tuple(
             PodTuning(name=pod.name, num_seqs=pod.num_seqs, state=pod.state) for pod in report.pods[:MAX_PODS]
@@ -174,9 +179,19 @@ def _core(status: Status) -> object:
         status.selector,
         status.effective,
         status.decisions,
+        (status.recovery.pod, status.recovery.time, status.recovery.replacements)
+        if status.recovery
+        else None,
         status.diagnosis.cause if status.diagnosis else None,
         status.scaling.desired_replicas if status.scaling else None,
-        (tuning.num_seqs, tuning.ceiling, tuning.num_batched_tokens, tuning.actuator, tuning.pods)
+        (
+            tuning.num_seqs,
+            tuning.ceiling,
+            tuning.num_batched_tokens,
+            tuning.binding,
+            tuning.actuator,
+            tuning.pods,
+        )
         if tuning
         else None,
     )

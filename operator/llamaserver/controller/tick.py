@@ -5,74 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.api.enums import ScalingMode, TuningMode
+from llamaserver.api.enums import PrefillBudget, ScalingMode, TuningMode
 from llamaserver.control import Cause, Decision, Fleet, Learned, Limits, Objective, Setpoint, decide, initial
-from llamaserver.controller import journal, pods, retune
+from llamaserver.controller import downloads, journal, pods, retune
 from llamaserver.controller.cache import Cache
+from llamaserver.controller.downloads import Told
+from llamaserver.controller.figures import Figures
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.queue import Key, WorkQueue
-from llamaserver.controller.runtime import IN_FORCE, PodReport, Report, Server
-from llamaserver.engine import Applied, EngineClient, Live, Refused, Target, Unreachable, capability
-from llamaserver.observe import Failure, NoWindow, Sample, Unusable, Windows, advance
+from llamaserver.controller.report import Outcome, after, report, telling, word
+from llamaserver.controller.runtime import Report, Server
+from llamaserver.desired.deployment import IMAGE_PULL_ALLOWANCE_S
+from llamaserver.engine import Applied, EngineClient, Refused, Target, Unreachable
+from llamaserver.observe import Failure, Sample, advance
+from llamaserver.prometheus import PrometheusSource
 from llamaserver.telemetry import KeyLogger, Metrics
 
 _log = logging.getLogger(__name__)
 
-
-_BEGINNINGS = (Unusable.FIRST, Unusable.RESTARTED)
-
-_REASONS = frozenset(
-    {
-        "BadSignature",
-        "BodyMismatch",
-        "ChunkedPrefillOff",
-        "CustomScheduler",
-        "EncoderDecoder",
-        "EngineDead",
-        "EngineError",
-        "EnginePluginMissing",
-        "EngineTimeout",
-        "EngineUnreachable",
-        "Expired",
-        "InvalidBody",
-        "InvalidToken",
-        "MissingToken",
-        "MultimodalItemsNotChunked",
-        "NoAttribute",
-        "NoEngine",
-        "NoEngineAccess",
-        "NoLiveCap",
-        "NoPodUid",
-        "NoPublicKeys",
-        "NoReason",
-        "NoSigningKey",
-        "NoSigningLibrary",
-        "NoTuner",
-        "NotSeen",
-        "NotWritable",
-        "OutOfBounds",
-        "NotScraped",
-        "PipelineParallel",
-        "ProbeOff",
-        "SeveralApiServers",
-        "ShuttingDown",
-        "SnapshotIncomplete",
-        "StaleGeneration",
-        "StatLoggerLost",
-        "StatLoggerMissing",
-        "StatisticsChanged",
-        "TunerFailed",
-        "UnknownKey",
-        "WrongAudience",
-        "WrongBoot",
-    }
-)
-"""Every reason that the tuner, and our client for it, give for not changing an engine."""
+_BELIEVED_TICKS = 4
+"""For so many ticks what a pod told of its download is what is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +47,6 @@ class TickTimes:
     """How often status is looked at when nothing but figures moves."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What came of one change."""
-
-    change: retune.Change
-    answer: Applied | Refused | Unreachable
-
-
 class Ticker:
     """One task for each LlamaServer. A tick that fails is logged and counted; the next one starts afresh."""
 
@@ -111,6 +61,7 @@ class Ticker:
         monotonic: Callable[[], float],
         wall: Callable[[], datetime],
         times: TickTimes = TickTimes(),
+        prometheus: PrometheusSource | None = None,
     ) -> None:
         self._cache = cache
         self._engines = engines
@@ -120,8 +71,12 @@ class Ticker:
         self._monotonic = monotonic
         self._wall = wall
         self._times = times
+        self._figures = Figures(
+            engines, prometheus, monotonic=monotonic, every_s=times.every_s, scrape_s=times.scrape_s
+        )
         self._tasks: dict[Key, tuple[Server, asyncio.Task[None]]] = {}
-        self._asked: dict[Key, frozenset[str]] = {}
+        self._asked: dict[Key, Mapping[str, Target]] = {}
+        """The pods that each LlamaServer's last tick asked."""
 
     def start(self, server: Server) -> None:
         """Tick for this LlamaServer from now on; nothing happens where that is so already."""
@@ -137,7 +92,8 @@ class Ticker:
         known = self._tasks.pop(key, None)
         if known is not None:
             known[1].cancel()
-        self._forget_gone(key, frozenset())
+        self._forget_gone(key, {})
+        self._figures.forget(key)
 
     async def close(self) -> None:
         """End all ticks."""
@@ -158,7 +114,20 @@ class Ticker:
                 _about(server.key).exception("the tick failed")
             took = self._monotonic() - started
             self._metrics.tick_seconds.observe(took)
-            await asyncio.sleep(max(self._times.every_s - took, self._times.every_s / 10))
+            await self._pause(server, self._figures.pause_s(server.key, server.spec, took))
+
+    async def _pause(self, server: Server, seconds: float) -> None:
+        """Until the next tick. Figures that come by way of Prometheus come seldom; downloads are asked of the
+        pods themselves, so that they are followed meanwhile.
+        """
+        end = self._monotonic() + seconds
+        while (left := end - self._monotonic()) > self._times.every_s:
+            await asyncio.sleep(self._times.every_s)
+            try:
+                await self._follow_downloads(server, [pods.read(obj) for obj in self._cache.pods(server.key)])
+            except Exception:
+                _about(server.key).exception("the downloads cannot be followed")
+        await asyncio.sleep(max(0.0, left))
 
     async def tick(self, server: Server) -> None:
         """One round: scrape, conclude, decide, change, report."""
@@ -167,68 +136,91 @@ class Ticker:
             return
         known = [pods.read(obj) for obj in self._cache.pods(server.key)]
         targets = {pod.name: pod.target for pod in known if pod.target is not None}
-        self._forget_gone(server.key, frozenset(targets))
-        results = await self._scrape(targets)
+        self._forget_gone(server.key, targets)
+        results, _ = await asyncio.gather(
+            self._figures.read(server.key, spec, targets), self._follow_downloads(server, known)
+        )
+        if results is None:
+            return
+        for result in results.values():
+            if isinstance(result, Failure):
+                self._metrics.scrape_failures.labels(result.why.value).inc()
         now = self._monotonic()
         server.memory, windows = advance(server.memory, results, now)
         samples = {name: result for name, result in results.items() if isinstance(result, Sample)}
         for name, sample in samples.items():
-            self._mandate.saw(name, sample.incarnation, retune.generation(sample))
+            self._mandate.saw(Key(server.key.namespace, name), sample.incarnation, retune.generation(sample))
         state = server.state or initial(_learned(server), now)
         fleet = self._fleet(server, known)
         server.state, decision = decide(objective(spec), limits(spec, fleet), state, windows, fleet, now)
-        outcomes = await self._change(spec, decision, targets, samples)
+        outcomes = await self._change(server.key.namespace, spec, decision, targets, samples)
         self._note_retunes(server, spec, decision, outcomes, samples)
         self._note_replicas(server, spec, decision, fleet)
-        report = replace(self._report(decision, results, windows, outcomes), generation=generation)
+        foreign = "" if self._mandate.may_change() else self._mandate.stranger
+        told = report(self._monotonic(), decision, results, windows, outcomes, foreign)
+        told = server.newest = replace(told, generation=generation)
         if server.report is None and not self._tells(server, decision, now):
             return
-        before, server.report = server.report, report
-        self._wake(server.key, before, report)
+        before, server.report = server.report, told
+        self._wake(server.key, before, told)
 
-    async def _scrape(self, targets: Mapping[str, Target]) -> dict[str, Sample | Failure]:
+    async def _follow_downloads(self, server: Server, known: list[pods.Pod]) -> None:
+        """Ask how far they are. Status is looked at now and then while pods start; at once for what is first
+        told.
+        """
+        asked = {pod.name: pod.downloads for pod in known if pod.downloads is not None}
+        reachable = {name: target for name, target in asked.items() if target.host}
         answers = await asyncio.gather(
-            *(self._engines.scrape(target, self._times.scrape_s) for target in targets.values())
+            *(self._engines.progress(target, self._times.scrape_s) for target in reachable.values())
         )
-        results = dict(zip(targets, answers, strict=True))
-        for result in answers:
-            if isinstance(result, Failure):
-                self._metrics.scrape_failures.labels(result.why.value).inc()
-        return results
+        now, before = self._monotonic(), server.downloads
+        until = now + _BELIEVED_TICKS * self._times.every_s + self._times.scrape_s
+        server.downloads = {
+            name: Told(answer, target.incarnation, until)
+            for (name, target), answer in zip(reachable.items(), answers, strict=True)
+        }
+        told = downloads.current(reachable, server.downloads, now)
+        known_before = downloads.current(reachable, before, now)
+        if any(told[name] is not None and known_before[name] is None for name in reachable):
+            self._queue.add(server.key)
 
     async def _change(
         self,
+        namespace: str,
         spec: EffectiveSpec,
         decision: Decision,
         targets: Mapping[str, Target],
         samples: Mapping[str, Sample],
-    ) -> list[_Outcome]:
+    ) -> list[Outcome]:
         if not self._mandate.may_change():
             return []
-        setpoints = decision.setpoints
+        setpoints, claims = decision.setpoints, self._mandate.claimed(namespace)
         if spec.suspended or spec.tuning_mode is not TuningMode.AUTO:
             # What an earlier leader set may end with its lease; what another one keeps setting may not go on.
-            setpoints = dict.fromkeys(self._mandate.claims & samples.keys(), Setpoint(None))
-        changes = retune.due(setpoints, samples, self._times.lease_s, self._mandate.claims)
+            setpoints = dict.fromkeys(claims & samples.keys(), Setpoint(None))
+        changes = retune.due(setpoints, samples, self._times.lease_s, claims)
         answers = await asyncio.gather(
-            *(self._put(targets[change.pod], samples[change.pod], change) for change in changes)
+            *(self._put(namespace, targets[change.pod], samples[change.pod], change) for change in changes)
         )
-        outcomes = [_Outcome(change, answer) for change, answer in zip(changes, answers, strict=True)]
+        outcomes = [Outcome(change, answer) for change, answer in zip(changes, answers, strict=True)]
         for outcome in outcomes:
-            self._metrics.retunes.labels(_word(outcome.answer)).inc()
+            self._metrics.retunes.labels(word(outcome.answer)).inc()
         return outcomes
 
     async def _put(
-        self, target: Target, sample: Sample, change: retune.Change
+        self, namespace: str, target: Target, sample: Sample, change: retune.Change
     ) -> Applied | Refused | Unreachable:
         """One change; tried once more where the engine has moved on since it was read, if we surely lead."""
         number = change.generation
         for last_try in (False, True):
-            self._mandate.changed(change.pod, sample.incarnation, number)
-            with self._metrics.retune_seconds.time():
-                answer = await self._engines.put(
-                    target, change.setpoint, number, self._times.lease_s, self._times.put_s
-                )
+            self._mandate.changed(Key(namespace, change.pod), sample.incarnation, number)
+            sent = self._monotonic()
+            answer = await self._engines.put(
+                target, change.setpoint, number, self._times.lease_s, self._times.put_s
+            )
+            if isinstance(answer, Applied):
+                kind = "renewal" if change.renewal else "change"
+                self._metrics.retune_seconds.labels(kind).observe(self._monotonic() - sent)
             stale = isinstance(answer, Refused) and answer.reason == "StaleGeneration"
             if last_try or not stale or not self._mandate.proven():
                 return answer
@@ -244,15 +236,23 @@ class Ticker:
             replicas=replicas,
             ready=ready,
             pending=max(0, replicas - ready),
-            cold_start_s=pods.cold_start(known),
+            cold_start_s=self._cold_start(server, known),
         )
+
+    def _cold_start(self, server: Server, known: list[pods.Pod]) -> float | None:
+        """The median over the pods that are there, seconds; None when none tells."""
+        assert server.spec is not None
+        most_s = server.spec.startup_timeout.seconds + IMAGE_PULL_ALLOWANCE_S
+        server.cold_starts = pods.cold_starts(server.cold_starts, known, most_s)
+        took = [seconds for seconds in server.cold_starts.values() if seconds is not None]
+        return statistics.median(took) if took else None
 
     def _note_retunes(
         self,
         server: Server,
         spec: EffectiveSpec,
         decision: Decision,
-        outcomes: list[_Outcome],
+        outcomes: list[Outcome],
         samples: Mapping[str, Sample],
     ) -> None:
         recommends = spec.tuning_mode is TuningMode.RECOMMEND and not spec.suspended
@@ -260,7 +260,7 @@ class Ticker:
             moves = self._recommendations(server, decision, samples)
         else:
             moves = [
-                journal.Move(outcome.change.pod, outcome.change.before, _after(outcome.answer))
+                journal.Move(outcome.change.pod, outcome.change.before, after(outcome.answer))
                 for outcome in outcomes
                 if isinstance(outcome.answer, Applied)
             ]
@@ -275,13 +275,12 @@ class Ticker:
     ) -> list[journal.Move]:
         """What mode Recommend would do and has not said yet."""
         named = journal.recommended(decision)
-        fresh = [
-            pod for pod, cap in sorted(named.items()) if pod in samples and server.recommended.get(pod) != cap
-        ]
+        fresh = [pod for pod in sorted(named) if pod in samples and server.recommended.get(pod) != named[pod]]
         server.recommended = named
         return [
-            journal.Move(pod, retune.in_force(samples[pod]), _recommended(named[pod], samples[pod]))
+            journal.Move(pod, before, _recommended(named[pod], before))
             for pod in fresh
+            for before in [retune.in_force(samples[pod])]
         ]
 
     def _note_replicas(self, server: Server, spec: EffectiveSpec, decision: Decision, fleet: Fleet) -> None:
@@ -311,43 +310,11 @@ class Ticker:
         self._metrics.decisions.labels(entry.action).inc()
         _about(server.key).info("replicas %s -> %s: %s", entry.from_, entry.to, entry.reason)
 
-    def _report(
-        self,
-        decision: Decision,
-        results: Mapping[str, Sample | Failure],
-        windows: Windows,
-        outcomes: list[_Outcome],
-    ) -> Report:
-        answers = {outcome.change.pod: outcome.answer for outcome in outcomes}
-        samples = {name: result for name, result in results.items() if isinstance(result, Sample)}
-        unavailable = {}
-        for name, sample in samples.items():
-            can = capability(sample)
-            if not isinstance(can, Live):
-                unavailable[name] = f"{can.reason}: {can.message}" if can.message else can.reason
-        return Report(
-            at=self._monotonic(),
-            decision=decision,
-            pods=tuple(
-                _pod_report(name, sample, answers.get(name), unavailable.get(name))
-                for name, sample in sorted(samples.items())
-            ),
-            silent=_silent(results, windows),
-            unavailable=unavailable,
-            failed={
-                name: f"{_word(answer)}: {answer.message}"
-                for name, answer in answers.items()
-                if not isinstance(answer, Applied)
-            },
-            partial=any(isinstance(answer, Applied) and not answer.agreed for answer in answers.values()),
-            foreign="" if self._mandate.may_change() else self._mandate.stranger,
-        )
-
-    def _wake(self, key: Key, before: Report | None, report: Report) -> None:
+    def _wake(self, key: Key, before: Report | None, now: Report) -> None:
         """Have status looked at: at once when something happened, now and then when only figures moved."""
-        if before is None or _telling(before) != _telling(report):
+        if before is None or telling(before) != telling(now):
             self._queue.add(key)
-        elif before.decision.observed != report.decision.observed:
+        elif before.decision.observed != now.decision.observed:
             self._queue.add(key, after_s=self._times.figures_s)
 
     def _tells(self, server: Server, decision: Decision, now: float) -> bool:
@@ -361,10 +328,12 @@ class Ticker:
         waited = now - server.ticking_since >= self._times.first_report_s
         return waited or not inherited or decision.diagnosis.cause is not Cause.STALE
 
-    def _forget_gone(self, key: Key, targets: frozenset[str]) -> None:
-        for pod in self._asked.pop(key, frozenset()) - targets:
-            self._mandate.forget(pod)
-            self._engines.forget(pod)
+    def _forget_gone(self, key: Key, targets: Mapping[str, Target]) -> None:
+        for name, known in self._asked.pop(key, {}).items():
+            if name not in targets:
+                self._mandate.forget(Key(key.namespace, name))
+            if name not in targets or targets[name].uid != known.uid:
+                self._engines.forget(known.uid)
         if targets:
             self._asked[key] = targets
 
@@ -388,6 +357,7 @@ def limits(spec: EffectiveSpec, fleet: Fleet) -> Limits:
         cap_min=spec.min_num_seqs,
         cap_max=spec.max_num_active_seqs,
         tuning=spec.tuning_mode,
+        budget_moves=spec.prefill_budget is PrefillBudget.AUTO,
         scaling=spec.scaling_mode,
         replicas_min=spec.min_replicas,
         replicas_max=fleet.replicas if spec.max_replicas is None else spec.max_replicas,
@@ -407,90 +377,9 @@ def _learned(server: Server) -> Learned | None:
         return None
 
 
-def _after(answer: Applied | Refused | Unreachable) -> retune.InForce:
-    engines = answer.engines if isinstance(answer, Applied) else ()
-    caps = [engine.max_num_active_seqs for engine in engines if engine.max_num_active_seqs is not None]
-    budgets = [
-        engine.max_num_scheduled_tokens for engine in engines if engine.max_num_scheduled_tokens is not None
-    ]
-    return retune.InForce(min(caps, default=None), min(budgets, default=None))
-
-
-def _recommended(cap: int, sample: Sample) -> retune.InForce:
-    return retune.InForce(cap, retune.in_force(sample).num_scheduled_tokens)
-
-
-def _pod_report(
-    name: str,
-    sample: Sample,
-    answer: Applied | Refused | Unreachable | None,
-    unavailable: str | None,
-) -> PodReport:
-    now = _after(answer) if isinstance(answer, Applied) else retune.in_force(sample)
-    running = sum(engine.running for engine in sample.engines) if sample.engines else None
-    state, message = IN_FORCE, ""
-    if unavailable is not None:
-        reason, _, message = unavailable.partition(": ")
-        state = _known(reason)
-    elif isinstance(answer, Refused | Unreachable):
-        state, message = _word(answer), answer.message
-    elif isinstance(answer, Applied) and not answer.agreed:
-        state = "Partial"
-    elif any(
-        engine.max_num_active_seqs is not None and engine.running > engine.max_num_active_seqs
-        for engine in sample.engines
-    ):
-        state = "Draining"
-    ceilings = [engine.max_num_seqs for engine in sample.engines if engine.max_num_seqs is not None]
-    return PodReport(
-        name=name,
-        num_seqs=now.num_seqs,
-        num_scheduled_tokens=now.num_scheduled_tokens,
-        ceiling=min(ceilings, default=None),
-        running=running,
-        state=state,
-        message=message,
-    )
-
-
-def _silent(results: Mapping[str, Sample | Failure], windows: Windows) -> dict[str, str]:
-    """The pods that were asked and gave no figures, and why. One seen for the first time is none of them."""
-    silent = {name: result.message for name, result in results.items() if isinstance(result, Failure)}
-    for name, window in windows.items():
-        if isinstance(window, NoWindow) and window.why not in _BEGINNINGS:
-            silent.setdefault(name, window.message)
-    return silent
-
-
-def _word(answer: Applied | Refused | Unreachable) -> str:
-    if isinstance(answer, Applied):
-        return "Applied"
-    return _known(answer.reason) if isinstance(answer, Refused) else "Unreachable"
-
-
-def _known(reason: str) -> str:
-    """A reason as an engine gave it, if it is one that engines give: it becomes a label and a word of status,
-    so nobody else's text may pass.
-    """
-    return reason if reason in _REASONS else "Other"
-
-
-def _telling(report: Report) -> object:
-    """The part of a report that people want to know at once."""
-    decision = report.decision
-    return (
-        report.generation,
-        decision.diagnosis.cause,
-        decision.observed.slo_met,
-        decision.recommended_replicas,
-        tuple(
-            (pod.name, pod.num_seqs, pod.num_scheduled_tokens, pod.ceiling, pod.state) for pod in report.pods
-        ),
-        frozenset(report.silent),
-        frozenset(report.unavailable),
-        report.partial,
-        report.foreign,
-    )
+def _recommended(named: retune.InForce, before: retune.InForce) -> retune.InForce:
+    budget = named.num_scheduled_tokens
+    return replace(named, num_scheduled_tokens=before.num_scheduled_tokens if budget is None else budget)
 
 
 def _about(key: Key) -> KeyLogger:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FAST = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_WRITE = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.045, 0.07, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10)
+"""A write waits for the engine's step to end, so it takes tens of milliseconds: finer there."""
 _SERVER = ("namespace", "name")
 
 
@@ -34,7 +36,11 @@ class Metrics:
             "result",
         )
         self.retune_seconds = self._histogram(
-            "retune_seconds", "Round trip of a change: sent, applied and read back, or given up."
+            "retune_seconds",
+            "Round trip of a write that was applied: sent, applied and read back. Kind is change, or renewal "
+            "where only a lease was renewed.",
+            "kind",
+            buckets=_WRITE,
         )
         self.api_calls = self._counter(
             "api_calls",
@@ -68,6 +74,8 @@ class Metrics:
         self.itl_seconds = self._gauge(
             "observed_itl_seconds", "The declared statistic of the inter-token latency.", *_SERVER
         )
+        self.running = self._gauge("requests_running", "Requests that a LlamaServer's engines run.", *_SERVER)
+        self.waiting = self._gauge("requests_waiting", "Requests that wait in its engines.", *_SERVER)
         self.replicas = self._gauge("replicas_wanted", "Replicas the operator wants.", *_SERVER)
 
     def watch_live(
@@ -117,5 +125,5 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"llamaserver_{name}", text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(f"llamaserver_{name}", text, registry=self.registry, buckets=_FAST)
+    def _histogram(self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = _FAST) -> Histogram:
+        return Histogram(f"llamaserver_{name}", text, labels, registry=self.registry, buckets=buckets)
