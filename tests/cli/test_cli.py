@@ -84,16 +84,30 @@ def test_without_a_cluster_run_says_what_to_do(monkeypatch: pytest.MonkeyPatch, 
     [
         ("--tick-seconds", "0"),
         ("--tick-seconds", "soon"),
+        ("--tick-seconds", "15s"),
         ("--lease-seconds", "1"),
         ("--tuner-delivery", "Mail"),
+        ("--prometheus-url", "prometheus:9090"),
+        ("--prometheus-token-file", "/nowhere"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(option: str, value: str) -> None:
     assert call("run", option, value).exit_code == 2
 
 
-def test_help_is_worth_reading() -> None:
-    for command in (["--help"], ["run", "--help"], ["crd", "--help"], ["render", "--help"]):
-        result = call(*command)
-        assert result.exit_code == 0
-        assert len(result.output) > 300
+def test_what_is_for_a_prometheus_needs_one_and_no_password(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    result = call("run", "--prometheus-token-file", str(token))
+    assert result.exit_code == 2
+    assert "name that with --prometheus-url" in result.output
+    result = call("run", "--prometheus-url", "http://me:secret@prometheus:9090")
+    assert result.exit_code == 2
+    assert "--prometheus-token-file" in result.output
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["crd"], ["render"], ["simulate"], ["plan"]])
+def test_help_is_worth_reading(command: list[str]) -> None:
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert len(result.output) > 300

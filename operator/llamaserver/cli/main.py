@@ -7,20 +7,26 @@ import gc
 import json
 import socket
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
 from llamaserver.api import InvalidSpec, effective, parse
-from llamaserver.api.crd import FILE_NAME, crd_yaml
-from llamaserver.api.duration import parse_duration
+from llamaserver.cli.crd import crd
+from llamaserver.cli.params import Seconds, with_options
+from llamaserver.cli.plan import plan
+from llamaserver.cli.prometheus import check_prometheus, prometheus_options
+from llamaserver.cli.replay import replay_command
+from llamaserver.cli.simulate import simulate
 from llamaserver.cluster import NoClusterError, own_namespace
 from llamaserver.controller import Operator, Options
 from llamaserver.desired import BuildSettings, TunerDelivery, build, desired_fleet
+from llamaserver.prometheus import PrometheusError
 from llamaserver.telemetry import configure
 
+MOST_TICK_S = 5.0
+"""A control law that looks more seldom learns a change too late."""
 _DEFAULTS = Options()
 
 
@@ -29,24 +35,14 @@ _DEFAULTS = Options()
 def main() -> None:
     """Serve models with vLLM on Kubernetes and hold their declared inter-token latency.
 
-    `run` is what the operator's pod does. `crd` and `render` need no cluster.
+    `run` is what the operator's pod does. All other commands need no cluster.
     """
 
 
-class _Seconds(click.ParamType[float]):
-    """A number of seconds, or a duration with its unit such as 2s, 500ms or 2m."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value)
-        try:
-            seconds = float(text) if text.replace(".", "", 1).isdigit() else parse_duration(text)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if seconds <= 0:
-            self.fail("must be more than zero", param, ctx)
-        return seconds
+main.add_command(crd)
+main.add_command(plan)
+main.add_command(replay_command)
+main.add_command(simulate)
 
 
 def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ...]:
@@ -92,9 +88,7 @@ _TUNER_OPTIONS = (
 
 
 def _tuner_options(command: Any) -> Any:
-    for option in reversed(_TUNER_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(command, _TUNER_OPTIONS)
 
 
 @main.command()
@@ -129,10 +123,10 @@ def _tuner_options(command: Any) -> Any:
 @click.option(
     "--tick-seconds",
     envvar="LLAMASERVER_TICK_SECONDS",
-    type=_Seconds(),
+    type=Seconds(most=MOST_TICK_S),
     default=_DEFAULTS.tick_seconds,
     show_default=True,
-    help="How often engines are asked, and changed where needed.",
+    help=f"How often engines are asked, and changed where needed; at most {MOST_TICK_S:g}s.",
 )
 @click.option(
     "--lease-seconds",
@@ -146,7 +140,7 @@ def _tuner_options(command: Any) -> Any:
 @click.option(
     "--resync-seconds",
     envvar="LLAMASERVER_RESYNC_SECONDS",
-    type=_Seconds(),
+    type=Seconds(),
     default=_DEFAULTS.resync_seconds,
     show_default=True,
     help="How often all objects are listed and compared with what the watches told.",
@@ -159,6 +153,16 @@ def _tuner_options(command: Any) -> Any:
     show_default=True,
     help="LlamaServers that are reconciled at the same time.",
 )
+@click.option(
+    "--allow-pod-template",
+    envvar="LLAMASERVER_ALLOW_POD_TEMPLATE",
+    type=click.BOOL,
+    default=_DEFAULTS.allow_pod_template,
+    show_default=True,
+    help="Whether LlamaServers may set spec.podTemplate, by which who writes one can run any pod in its "
+    "namespace.",
+)
+@prometheus_options
 @click.option(
     "--signing-secret",
     envvar="LLAMASERVER_SIGNING_SECRET",
@@ -209,6 +213,7 @@ def run(log_level: str, log_format: str, **given: Any) -> None:
     replicas may run; one leads. Exits 0 after SIGTERM or SIGINT, and 1 when it has to be started anew, as
     after losing the lead.
     """
+    check_prometheus(given)
     configure(log_level, log_format)
     options = Options(
         **{key: value for key, value in given.items() if key not in ("leader_lease", "tuner_delivery")},
@@ -217,7 +222,7 @@ def run(log_level: str, log_format: str, **given: Any) -> None:
     )
     try:
         code = asyncio.run(_run(options))
-    except NoClusterError as error:
+    except (NoClusterError, PrometheusError) as error:
         raise click.ClickException(str(error)) from error
     sys.exit(code)
 
@@ -231,27 +236,6 @@ def _settle_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-
-
-@main.command("crd")
-@click.option(
-    "--output",
-    multiple=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write the file to; may be given several times. Default: print it.",
-)
-def crd_command(output: tuple[Path, ...]) -> None:
-    """Print the CustomResourceDefinition of LlamaServer, or write it to a folder.
-
-    To install it by hand: llamaserver crd | kubectl apply --server-side -f -
-    """
-    if not output:
-        click.echo(crd_yaml(), nl=False)
-    for folder in output:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / FILE_NAME
-        path.write_text(crd_yaml(), encoding="utf-8")
-        click.echo(f"wrote {path}", err=True)
 
 
 @main.command()

@@ -1,0 +1,38 @@
+"""`llamaserver crd`: the definition of the resource, for a cluster or for checks without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from llamaserver.api import crd as definition
+from llamaserver.api import jsonschema
+
+
+@click.command("crd")
+@click.option(
+    "--json-schema",
+    is_flag=True,
+    help="As JSON Schema, which kubeconform and editors take, instead of the CustomResourceDefinition.",
+)
+@click.option(
+    "--output",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write the file to; may be given several times. Default: print it.",
+)
+def crd(json_schema: bool, output: tuple[Path, ...]) -> None:
+    """Print the CustomResourceDefinition of LlamaServer, or write it to a folder.
+
+    To install it by hand: llamaserver crd | kubectl apply --server-side -f -
+    """
+    name = jsonschema.FILE_NAME if json_schema else definition.FILE_NAME
+    text = jsonschema.json_schema_text() if json_schema else definition.crd_yaml()
+    if not output:
+        click.echo(text, nl=False)
+    for folder in output:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        click.echo(f"wrote {path}", err=True)

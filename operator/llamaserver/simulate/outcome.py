@@ -1,0 +1,150 @@
+"""What came of a run, in the figures that people judge by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean
+
+from llamaserver.control.objective import JUDGED_S
+from llamaserver.simulate.clients import quantiles, reversals, statistic, windows
+from llamaserver.simulate.profiles import Profile
+from llamaserver.simulate.world import World
+
+SETTLE_S = 20.0
+"""What comes before is not judged: nobody knows a load that has not begun."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The settings at one time, means over the replicas that serve, and what these have in hand together."""
+
+    at: float
+    cap: float
+    budget: float
+    replicas: int
+    running: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures of one run from SETTLE_S on; times in seconds. NaN where nothing was measured."""
+
+    violated_window_share: float
+    """Of windows of 10 s, or what was asked for; NaN without an objective."""
+    itl_p50_s: float
+    itl_p95_s: float
+    itl_p99_s: float
+    tokens_per_s: float
+    """Output tokens, of all replicas."""
+    goodput: float
+    """Output tokens per second that were made in windows which held the objective, first tokens left out."""
+    ttft_p50_s: float
+    ttft_p95_s: float
+    """Over all requests; one that still waits at the end counts with its age."""
+    queue_p95_s: float
+    """From arrival to admission; likewise."""
+    gpu_hours: float
+    """Of the whole run, start and drain of replicas included; `gpu_seconds` is the same."""
+    gpu_seconds: float
+    cap_changes: float
+    """Changes of a cap or a budget, of all replicas."""
+    cap_changes_per_min: float
+    """Changes of a cap alone, per minute of a replica that serves."""
+    replica_changes: float
+    replica_reversals: float
+    """How often their number turned from rising to falling or back."""
+    preemptions: float
+    waiting_at_end: float
+    dropped: float
+    """Requests whose answer was broken off by the end of their replica. Nobody gives up waiting."""
+    refused: float
+    """Requests longer than the model allows. They are in no other figure."""
+    wrong_actions: float
+    """Actions in the wrong direction while something was broken, see simulate/wrongs.py."""
+
+
+FIGURES = tuple(f.name for f in fields(Outcome))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """An outcome with what a plot needs."""
+
+    outcome: Outcome
+    windows: Sequence[tuple[float, float]]
+    """(end of the window, the declared statistic in seconds)."""
+    moments: Sequence[Moment]
+    itl_mean_s: float
+    """Over all tokens from SETTLE_S on; NaN without one."""
+
+
+def judged(
+    world: World,
+    moments: Sequence[Moment],
+    profile: Profile,
+    wrong_actions: float = 0.0,
+    window_s: float = JUDGED_S,
+) -> Traced:
+    """The figures of a world that has run, the objective judged over windows of `window_s`."""
+    which, target = world.objective.itl_statistic, world.objective.itl_s
+    tokens = world.tokens(SETTLE_S)
+    judged_windows = list(windows(tokens, SETTLE_S, window_s))
+    seen = [(at, statistic(window, which)) for at, window in judged_windows]
+    good = sum(
+        sum(n for _, n in window)
+        for (_, window), (_, value) in zip(judged_windows, seen, strict=True)
+        if target is None or value <= target
+    )
+    p50, p95, p99 = quantiles([(y, n) for _, y, n in tokens], (0.5, 0.95, 0.99))
+    firsts = [wait for e in world.ever() for t, wait in e.waits if t > SETTLE_S]
+    waiting = [s for e in world.ever() for s in e.waiting if s.generated == 0]
+    queued = [wait for e in world.ever() for t, wait in e.queued if t > SETTLE_S]
+    unadmitted = [s for e in world.ever() for s in e.waiting if not s.admitted]
+    queue = quantiles([(w, 1) for w in (*queued, *(world.now - s.arrived for s in unadmitted))], (0.95,))
+    ttft = quantiles([(w, 1) for w in (*firsts, *(world.now - s.arrived for s in waiting))], (0.5, 0.95))
+    seconds = world.now - SETTLE_S
+    missed = math.nan if target is None or not seen else fmean(value > target for _, value in seen)
+    return Traced(
+        outcome=Outcome(
+            violated_window_share=missed,
+            itl_p50_s=p50,
+            itl_p95_s=p95,
+            itl_p99_s=p99,
+            tokens_per_s=(sum(n for _, _, n in tokens) + len(firsts)) / seconds
+            if seconds > 0.0
+            else math.nan,
+            goodput=good / seconds if seconds > 0.0 else math.nan,
+            ttft_p50_s=ttft[0],
+            ttft_p95_s=ttft[1],
+            queue_p95_s=queue[0],
+            gpu_hours=world.replica_s * profile.gpus / 3600,
+            gpu_seconds=world.replica_s * profile.gpus,
+            cap_changes=len({(t, pod) for t, pod, _ in (*world.caps, *world.budgets)}),
+            cap_changes_per_min=_per_minute(world, moments),
+            replica_changes=len(world.scales),
+            replica_reversals=reversals([world.first_replicas, *(n for _, n in world.scales)]),
+            preemptions=sum(e.preempted_ever for e in world.ever()),
+            waiting_at_end=len(waiting),
+            dropped=world.broken,
+            refused=sum(e.refused_ever for e in world.ever()),
+            wrong_actions=wrong_actions,
+        ),
+        windows=seen,
+        moments=moments,
+        itl_mean_s=sum(y * n for _, y, n in tokens) / sum(n for *_, n in tokens) if tokens else math.nan,
+    )
+
+
+def _per_minute(world: World, moments: Sequence[Moment]) -> float:
+    """Cap changes after SETTLE_S per minute of serving replicas."""
+    served_s = sum(m.replicas for m in moments if m.at > SETTLE_S) * world.tick_s
+    changes = sum(at > SETTLE_S for at, _, _ in world.caps)
+    return 60.0 * changes / served_s if served_s > 0.0 else math.nan
+
+
+def mean_of(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean of each figure over several seeds."""
+    return Outcome(**{name: fmean(getattr(o, name) for o in outcomes) for name in FIGURES})
