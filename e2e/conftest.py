@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,22 @@ import pytest
 from demo import release
 from demo.settings import RELEASE, Settings
 from demo.settings import parse as demo_settings
+from harness.evidence import gather
 from harness.fleet import Fleet
 from harness.kube import Kube, KubeError
 from harness.manifests import namespace
-from scenarios.terms import NAMESPACE, OPERATOR_VALUES, TARGET_MS
+from harness.server import NAME_LABEL
+from harness.wait import until
+from scenarios.terms import FEW_STREAMS, LEAST_TARGET_MS, MEASURED_S, NAMESPACE, OPERATOR_VALUES, ROOM
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure is reported with the state of the cluster and the operator's log."""
+    report = yield
+    if report.failed:
+        report.sections.append(("the cluster", gather(NAMESPACE, demo_settings([]).operator_namespace)))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -37,6 +50,7 @@ def _clear_demo(kube: Kube, demo: str) -> None:
     """End what `make demo` left running: two cores have room for the scenarios' engines alone."""
     if kube.kubectl("get", "crd,namespace", "-o", "name").count(demo):
         kube.kubectl("delete", "llamaservers,jobs", "--all", "-n", demo, "--timeout=60s", timeout=70)
+        until("the demo's engines to end", lambda: not kube.list("pod", demo, NAME_LABEL), 120, every=1.0)
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +67,11 @@ def operator(kube: Kube, settings: Settings) -> Iterator[None]:
 def fleet(kube: Kube, settings: Settings, operator: None) -> Iterator[Fleet]:  # noqa: ARG001
     """A LlamaServer `chat` with one engine, Ready, shared by the scenarios. Each leaves it as it found it."""
     kube.apply(namespace(NAMESPACE))
-    shared = Fleet(kube, "chat", NAMESPACE, settings.engine_image, settings.runtime_class, TARGET_MS)
+    shared = Fleet(kube, "chat", NAMESPACE, settings.engine_image, settings.runtime_class, LEAST_TARGET_MS)
+    shared.apply(shared.resource(tuning="Off"))
+    shared.wait_ready()
+    few_ms = shared.latency_ms(FEW_STREAMS, MEASURED_S)
+    shared.target_ms = max(LEAST_TARGET_MS, math.ceil(ROOM * few_ms))
     shared.apply(shared.resource())
     shared.wait_ready()
     yield shared

@@ -17,6 +17,10 @@ from cluster.errors import ClusterError
 
 NEEDED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 DAEMONS = "daemons"
+DAEMONS_WEIGHT = 10
+"""Share of the processor, against 1 of all pods together: engines that spin on every core would otherwise
+starve an API server that starts afresh for minutes. In production the control plane has its own machines.
+"""
 REMOVAL_SECONDS = 10.0
 
 
@@ -63,6 +67,14 @@ def create(name: str, trees: list[Hierarchy]) -> None:
                     (group / file).write_text((tree.mount / file).read_text())
         if pure_v2:
             _delegate(tree.mount / name)
+        _prefer(tree.mount / name / DAEMONS)
+
+
+def _prefer(group: Path) -> None:
+    """Give the group its weight, in whichever version's file the hierarchy has."""
+    for file, usual in (("cpu.shares", 1024), ("cpu.weight", 100)):
+        if (group / file).exists():
+            (group / file).write_text(str(DAEMONS_WEIGHT * usual))
 
 
 def join(name: str, trees: list[Hierarchy]) -> None:

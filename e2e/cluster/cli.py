@@ -99,7 +99,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_verbs_for_the_whole(add: Add) -> None:
     up = add("up", _up, "bring up the cluster, or whatever of it is missing")
     images = add("images", _images, "rebuild the images whose sources changed and import them into the node")
-    images.add_argument("names", nargs="*", metavar="NAME", help="operator, tuner, engine-cpu, ... (all)")
+    images.add_argument("names", nargs="*", metavar="NAME", help="operator, engine-sim, ... (the usual)")
     for command in (up, images):
         no_engine = "leave out vLLM: no engine image, no RuntimeClass"
         command.add_argument("--no-engine", action="store_true", help=no_engine)
@@ -144,6 +144,8 @@ def _add_verbs_for_faults(add: Add) -> None:
 
 def _add_verbs_for_parts(add: Add) -> None:
     build = add("build", _build, "build Kubernetes, etcd, CoreDNS and Helm, or find them in the cache")
+    others = f"beside those: {', '.join(binaries.OTHERS)}, which some scenarios need"
+    build.add_argument("names", nargs="*", metavar="NAME", help=others)
     build.add_argument("--print-path", action="store_true", help="print only the folder with the programs")
     engine = add("engine", _engine, "install vLLM for the CPU, or find it in the cache")
     engine.add_argument("--print-python", action="store_true", help="print only the path of its interpreter")
@@ -293,9 +295,12 @@ def _gpus(arguments: argparse.Namespace) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> None:
+    modules = [binaries.other(name) for name in arguments.names]
     settings = Settings.from_environment()
     progress = Progress(to_stderr=arguments.print_path)
     programs = binaries.ensure(settings, progress)
+    for module in modules:
+        binaries.ensure_module(module, settings, progress)
     print(programs) if arguments.print_path else progress.say(f"programs are in {programs}")
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from cluster.pki import FRONT_PROXY, FRONT_PROXY_CA
 from cluster.plan import Component, Plan
 from cluster.settings import REPOSITORY, Settings
 
@@ -95,6 +96,13 @@ def _api_server_flags(settings: Settings) -> list[str]:
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
         f"--service-account-key-file={pki / 'sa.pub'}",
         f"--service-account-signing-key-file={pki / 'sa.key'}",
+        f"--proxy-client-cert-file={pki / FRONT_PROXY}.crt",
+        f"--proxy-client-key-file={pki / FRONT_PROXY}.key",
+        f"--requestheader-client-ca-file={pki / FRONT_PROXY_CA}.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--cert-dir={settings.conf}",
         "--profiling=false",
     ]

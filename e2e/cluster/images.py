@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +51,8 @@ class Image:
     expectation: str = ""
     bases: tuple[Image, ...] = ()
     """Images its Containerfile starts from; they are not for the node itself."""
+    usual: bool = True
+    """False for one that is made only for who asks for it by name."""
 
 
 class ImageSet:
@@ -76,10 +78,15 @@ class ImageSet:
             "40 s",
         )
         self._busybox = Image("busybox", cache.fingerprint(BUSYBOX), self._write_busybox)
-        built = [self._pause(), self._coredns(), self._tuner(), self._operator()]
+        built = [self._pause(), self._coredns(), self._tuner(), self._operator(), self._engine_sim()]
         if engine_environment is not None:
             built.append(self._engine(engine_environment, full_engine_image))
         self.images: dict[str, Image] = {image.name: image for image in built}
+
+    @property
+    def usual(self) -> list[str]:
+        """Names of the images that every node has."""
+        return [name for name, image in self.images.items() if image.usual]
 
     def archive(self, image: Image) -> Path:
         """Where the image's archive is, or will be."""
@@ -111,6 +118,16 @@ class ImageSet:
         names = ("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "operator")
         sources = [IMAGES / "operator" / "Containerfile", *(REPOSITORY / name for name in names)]
         return self._from_containerfile("operator", sources, {"BASE_IMAGE": self._base}, "1 minute")
+
+    def _engine_sim(self) -> Image:
+        """What the operator's image holds, the tuner, and the simulator on top."""
+        folder, tuner = IMAGES / "engine-sim", IMAGES / "tuner"
+        names = ("pyproject.toml", "README.md", "LICENSE", "requirements.lock", "operator")
+        sources = [folder / name for name in ("Containerfile", "pyproject.toml", "README.md")]
+        sources += [folder / "llamaserver_engine_sim", tuner / "pyproject.toml", tuner / "README.md"]
+        sources += [tuner / "llamaserver_tuner", *(REPOSITORY / name for name in names)]
+        image = self._from_containerfile("engine-sim", sources, {"BASE_IMAGE": self._base}, "1 minute")
+        return replace(image, usual=False)
 
     def _from_containerfile(
         self, name: str, sources: list[Path], bases: dict[str, Image], expectation: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,10 +40,9 @@ def up(options: Options = Options(), node: Node | None = None, progress: Progres
     packages.check_host()
     with exclusive(_lock_file(node), progress):
         packages.ensure(progress)
-        programs = binaries.ensure(node.settings, progress)
-        environment = engine.ensure(node.settings, progress) if options.engine else None
+        programs, environment = _programs(options, node, progress)
         images = ImageSet(node.settings, progress, programs, environment, options.full_engine_image)
-        archives = {name: images.ensure(image) for name, image in images.images.items()}
+        archives = {name: images.ensure(images.images[name]) for name in images.usual}
         booted = node.boot(environment)
         progress.say("started the node" if booted else "the node is up already")
         with progress.step("waiting for the node to be Ready"):
@@ -54,6 +54,18 @@ def up(options: Options = Options(), node: Node | None = None, progress: Progres
                 node.kubectl("apply", "--server-side", "-f", MANIFESTS / "runtimeclass.yaml")
             node.wait_for(lambda: node.kubectl_says("get", "--raw", DNS_READY) == "OK", "the cluster's DNS")
     return node
+
+
+def _programs(options: Options, node: Node, progress: Progress) -> tuple[Path, Path | None]:
+    """What the node runs: Kubernetes, which has to be compiled, and the engine, which has to be downloaded.
+
+    The two do not stand in each other's way, so they are had at the same time.
+    """
+    binaries.check(node.settings)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        downloading = beside.submit(engine.ensure, node.settings, progress) if options.engine else None
+        programs = binaries.ensure(node.settings, progress)
+        return programs, downloading.result() if downloading is not None else None
 
 
 def down(node: Node | None = None, progress: Progress | None = None) -> None:
@@ -68,14 +80,14 @@ def down(node: Node | None = None, progress: Progress | None = None) -> None:
 
 
 def refresh_images(names: list[str], options: Options, node: Node, progress: Progress) -> list[str]:
-    """Build and import those of the named images (none: all) that changed; return the names imported."""
+    """Build and import those of the named images (none: the usual) that changed; return their names."""
     with exclusive(_lock_file(node), progress):
         environment = engine.ensure(node.settings, progress) if options.engine else None
         images = ImageSet(node.settings, progress, node.programs, environment, options.full_engine_image)
         if unknown := set(names) - set(images.images):
             known = ", ".join(images.images)
             raise ClusterError(f"No image is called {', '.join(sorted(unknown))}; there are {known}.")
-        archives = {name: images.ensure(images.images[name]) for name in names or images.images}
+        archives = {name: images.ensure(images.images[name]) for name in names or images.usual}
         return _import(node, progress, archives)
 
 

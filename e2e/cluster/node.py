@@ -22,9 +22,15 @@ from cluster.settings import PACKAGE, SYSTEM_PYTHON, Settings
 from cluster.shell import Argument, run
 
 START_SECONDS = 30.0
+ATTEMPTS = 3
+"""How often the node's process 1 is asked until it is said not to answer."""
 READY_SECONDS = 120.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.1
+
+
+class NoAnswerError(ClusterError):
+    """The node's process 1 cannot be reached, or hung up."""
 
 
 class Node:
@@ -295,6 +301,18 @@ class Node:
         self.settings.control_socket.unlink(missing_ok=True)
 
     def _ask(self, **request: object) -> dict[str, dict[str, object]]:
+        """Asked again when the answer fails to come: on a machine that is full of engines either side may be
+        kept waiting for longer than the other waits, and every verb may be said twice.
+        """
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._ask_once(request)
+            except NoAnswerError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _ask_once(self, request: dict[str, object]) -> dict[str, dict[str, object]]:
         self.live_holder()
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(START_SECONDS)
@@ -303,7 +321,7 @@ class Node:
                 connection.sendall(json.dumps(request).encode() + b"\n")
                 answer = json.loads(connection.makefile().readline())
             except (OSError, ValueError) as error:
-                raise ClusterError(
+                raise NoAnswerError(
                     f"The node's process 1 does not answer ({error}); see {self.settings.logs}"
                 ) from error
         if "error" in answer:

@@ -14,6 +14,15 @@ from cluster.shell import Argument, run
 DAYS = "365"
 
 
+CA, FRONT_PROXY_CA = "ca", "front-proxy-ca"
+"""The node's authority, and the one of who may speak for others, which no other client may have a
+certificate of.
+"""
+AUTHORITIES = {CA: "/CN=llamaserver-test-node", FRONT_PROXY_CA: "/CN=llamaserver-test-front-proxy"}
+FRONT_PROXY = "front-proxy-client"
+"""What the API server says to servers behind it, and they expect."""
+
+
 @dataclass(frozen=True)
 class Certificate:
     """A certificate to sign: `subject` in openssl's form, and names for servers."""
@@ -22,6 +31,7 @@ class Certificate:
     subject: str
     usage: str = "clientAuth"
     alternative_names: str = ""
+    authority: str = CA
 
     def extensions(self) -> str:
         lines = ["basicConstraints=CA:FALSE", "keyUsage=digitalSignature", f"extendedKeyUsage={self.usage}"]
@@ -50,24 +60,33 @@ def certificates(settings: Settings) -> list[Certificate]:
         Certificate("scheduler", "/CN=system:kube-scheduler"),
         Certificate("proxy", "/CN=system:kube-proxy"),
         Certificate("kubelet", f"/O=system:nodes/CN=system:node:{settings.name}"),
+        Certificate(FRONT_PROXY, f"/CN={FRONT_PROXY}", authority=FRONT_PROXY_CA),
     ]
 
 
 def ensure(settings: Settings) -> None:
-    """Make the whole folder `settings.pki`, once in the life of a node."""
+    """Make the folder `settings.pki`, once in the life of a node; later only what it lacks."""
     if settings.pki.exists():
+        _fill(settings.pki, settings)
         return
     with cache.building(settings.pki) as folder:
         folder.mkdir(mode=0o700, parents=True)
-        _make_authority(folder)
-        for certificate in certificates(settings):
-            _sign(folder, certificate)
+        _fill(folder, settings)
+
+
+def _fill(folder: Path, settings: Settings) -> None:
+    for authority, subject in AUTHORITIES.items():
+        if not (folder / f"{authority}.crt").exists():
+            _make_authority(folder, authority, subject)
+    for certificate in certificates(settings):
+        if not (folder / f"{certificate.name}.crt").exists():
+            sign(folder, certificate, folder)
+    if not (folder / "sa.pub").exists():
         # Service account tokens are signed with RSA, the one kind every verifier of such tokens knows.
         run(["openssl", "genrsa", "-out", folder / "sa.key", "2048"])
         run(["openssl", "rsa", "-in", folder / "sa.key", "-pubout", "-out", folder / "sa.pub"])
-        for user in KUBECONFIGS:
-            text = kubeconfig(folder, user, settings.api_server)
-            (folder / f"{user}.conf").write_text(text)
+    for user in KUBECONFIGS:
+        (folder / f"{user}.conf").write_text(kubeconfig(folder, user, settings.api_server))
 
 
 def kubeconfig(folder: Path, user: str, server: str) -> str:
@@ -93,29 +112,23 @@ def _make_key(path: Path) -> None:
     run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", path])
 
 
-def _make_authority(folder: Path) -> None:
-    _make_key(folder / "ca.key")
-    request: list[Argument] = [
-        "openssl",
-        "req",
-        "-x509",
-        "-new",
-        "-key",
-        folder / "ca.key",
-        "-out",
-        folder / "ca.crt",
-    ]
+def _make_authority(folder: Path, name: str, subject: str) -> None:
+    key, made = folder / f"{name}.key", folder / f"{name}.crt"
+    _make_key(key)
+    request: list[Argument] = ["openssl", "req", "-x509", "-new", "-key", key, "-out", made]
     usage = "keyUsage=critical,keyCertSign,cRLSign,digitalSignature"
     extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-addext", usage]
-    run([*request, "-sha256", "-days", DAYS, "-subj", "/CN=llamaserver-test-node", *extensions])
+    run([*request, "-sha256", "-days", DAYS, "-subj", subject, *extensions])
 
 
-def _sign(folder: Path, certificate: Certificate) -> None:
+def sign(folder: Path, certificate: Certificate, authorities: Path) -> None:
+    """Make NAME.key and NAME.crt in `folder`, signed by the authority that lies in `authorities`."""
     key, request, extensions = (folder / f"{certificate.name}.{kind}" for kind in ("key", "csr", "ext"))
     _make_key(key)
     extensions.write_text(certificate.extensions() + "\n")
     run(["openssl", "req", "-new", "-key", key, "-subj", certificate.subject, "-out", request])
-    authority: list[Argument] = ["-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-CAcreateserial"]
+    by = authorities / certificate.authority
+    authority: list[Argument] = ["-CA", f"{by}.crt", "-CAkey", f"{by}.key", "-CAcreateserial"]
     validity: list[Argument] = ["-days", DAYS, "-sha256", "-extfile", extensions]
     signed = folder / f"{certificate.name}.crt"
     run(["openssl", "x509", "-req", "-in", request, *authority, *validity, "-out", signed])

@@ -45,4 +45,4 @@ class Progress:
         finally:
             ended.set()
         if (took := time.monotonic() - began) > WORTH_A_CLOSING_LINE_SECONDS:
-            self.say(f"  took {took:.1f} s")
+            self.say(f"  took {took:.1f} s: {text}")

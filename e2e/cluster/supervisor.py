@@ -29,6 +29,8 @@ from cluster.plan import Component, Plan
 REVIVE_AFTER_SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 0.1
 CONDITION_TIMEOUT_SECONDS = 1.0
+REQUEST_TIMEOUT_SECONDS = 10.0
+"""A client on a machine full of engines may be kept waiting between its first step and its second."""
 
 
 @dataclass
@@ -131,7 +133,7 @@ class Supervisor:
     def _serve(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(CONDITION_TIMEOUT_SECONDS)
+            connection.settimeout(REQUEST_TIMEOUT_SECONDS)
             try:
                 request = json.loads(connection.makefile().readline())
                 answer = self._answer(request)

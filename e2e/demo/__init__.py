@@ -1,1 +1,1 @@
-"""The demo: a real vLLM is overloaded with tuning off, then on; every figure is measured, none typed in."""
+"""The demo: a real vLLM is overloaded three times, at last with both knobs; every figure is measured."""

@@ -6,15 +6,16 @@ import sys
 import time
 from datetime import UTC, datetime
 
-from demo import facts, overhead, page, plot, release, trouble
+from demo import facts, output, overhead, release, trouble
 from demo.calibration import STATISTIC, NoRoomError
 from demo.evaluate import SETTLE_S, NotMeasuredError, kv_checks
 from demo.flow import CHAT, Demo, Memory, Overload
+from demo.modes import BOTH, CAP_ALONE, OFF
 from demo.progress import Progress
 from demo.recording import WINDOW_S
 from demo.report import CalibrationPart, LoadPart, Report
 from demo.settings import RELEASE, Settings, parse
-from harness.kube import Kube, KubeError, write
+from harness.kube import Kube, KubeError
 from harness.wait import WaitError
 
 FAILURES = (KubeError, WaitError, NotMeasuredError, NoRoomError, ValueError, KeyError, RuntimeError)
@@ -52,32 +53,34 @@ def _run(demo: Demo, started: datetime) -> Report:
     engines = demo.serving.engines()
     progress.headline("what this machine can do")
     demo.calibrate()
-    progress.headline("long answers in a small KV cache, tuning off")
+    progress.headline("long requests in a small KV cache, tuning off")
     kv_off = demo.memory("Off")
     progress.headline("the overload, tuning off")
-    off = demo.overload("Off")
-    progress.headline("the same overload, tuning on")
-    auto = demo.overload("Auto")
+    off = demo.overload(OFF)
+    progress.headline("the same overload, tuning on, but for the prefill budget: the cap alone")
+    cap_alone = demo.overload(CAP_ALONE)
+    progress.headline("the same overload, tuning on: cap and prefill budget")
+    auto = demo.overload(BOTH)
     decisions, events = demo.serving.decisions(), demo.serving.events()
-    progress.headline("long answers in a small KV cache, tuning on")
+    progress.headline("long requests in a small KV cache, tuning on")
     kv_auto = demo.memory("Auto")
     rolled = demo.serving.engines() != engines
     demo.leave()
     progress.headline("the report")
-    return _report(demo, started, (off, auto), (kv_off, kv_auto), (decisions, events), rolled)
+    return _report(demo, started, (off, cap_alone, auto), (kv_off, kv_auto), (decisions, events), rolled)
 
 
 def _report(
     demo: Demo,
     started: datetime,
-    overloads: tuple[Overload, Overload],
+    overloads: tuple[Overload, Overload, Overload],
     memory: tuple[Memory, Memory],
     said: tuple[tuple[str, ...], tuple[str, ...]],
     rolled: bool,
 ) -> Report:
-    """Put the figures together and write both files."""
-    settings, (off, auto) = demo.settings, overloads
-    held, changes, checks = demo.judge(off, auto, rolled)
+    """Put the figures together and write all files."""
+    settings, (off, cap_alone, auto) = demo.settings, overloads
+    verdict = demo.judge(overloads, rolled)
     kv = demo.kv_part(*memory)
     readings = demo.readings()
     report = Report(
@@ -93,23 +96,22 @@ def _report(
             description=CHAT.describe(), concurrency=CHAT.concurrency, settle_s=SETTLE_S, window_s=WINDOW_S
         ),
         off=off.run,
+        cap_alone=cap_alone.run,
         auto=auto.run,
-        seconds_to_hold=held,
-        cap_changes=changes,
+        seconds_to_hold=verdict.seconds_to_hold,
+        cap_changes=verdict.cap_changes,
+        budget_changes=verdict.budget_changes,
         pods_rolled=rolled,
         retune_ms=release.retune_times(demo.kube, settings),
         kv=kv,
         tuner_overhead=overhead.measure(auto.run.itl_ms.p50) if settings.cluster == "own" else None,
-        checks=(*checks, *kv_checks(kv)),
-        resource=auto.table,
+        checks=(*verdict.checks, *kv_checks(kv)),
+        resource=auto.tables.short,
+        resource_wide=auto.tables.wide,
         decisions=said[0],
         events=said[1],
     )
-    curves = plot.overload_figure(*demo.traces(off, auto), STATISTIC, demo.target_s)
-    write(settings.output / "report.json", report.model_dump_json(indent=1) + "\n")
-    (settings.output / "overload.png").write_bytes(plot.png(curves))
-    pictures = plot.svg(curves), plot.svg(plot.kv_figure(*demo.traces(*memory)))
-    write(settings.output / "report.html", page.html(report, *pictures))
+    output.write_all(report, readings, settings.output)
     return report
 
 
@@ -122,7 +124,7 @@ def _conclude(report: Report, settings: Settings, progress: Progress) -> None:
     ns = settings.namespace
     progress.headline("look around: the cluster is still up")
     for line in (
-        f"{kubectl} get lls -A",
+        f"{kubectl} get lls -A -o wide",
         f"{kubectl} describe lls chat -n {ns}",
         f"{kubectl} get lls chat -n {ns} -o yaml      # status.decisions says what was done and why",
         f"{kubectl} explain llamaserver.spec.slo",

@@ -6,13 +6,20 @@ import math
 import re
 from collections.abc import Iterable
 
+LABEL = re.compile(r'(\w+)="([^"]*)"')
 
-def buckets(text: str, name: str) -> list[tuple[float, float]]:
-    """(Upper edge, cumulative count) of a histogram, its series added up; ordered by edge."""
-    pattern = re.compile(rf'^{re.escape(name)}_bucket\{{.*?\ble="([^"]+)".*?\}}\s+(\S+)', re.MULTILINE)
+
+def buckets(text: str, name: str, **labels: str) -> list[tuple[float, float]]:
+    """(Upper edge, cumulative count) of a histogram, its series with these labels added up; ordered by
+    edge.
+    """
+    pattern = re.compile(rf"^{re.escape(name)}_bucket\{{(.*)\}}\s+(\S+)", re.MULTILINE)
     found: dict[float, float] = {}
-    for edge, count in pattern.findall(text):
-        found[float(edge)] = found.get(float(edge), 0.0) + float(count)
+    for written, count in pattern.findall(text):
+        series = dict(LABEL.findall(written))
+        if labels.items() <= series.items():
+            edge = float(series["le"])
+            found[edge] = found.get(edge, 0.0) + float(count)
     return sorted(found.items())
 
 

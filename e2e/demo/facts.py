@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import platform
-from pathlib import Path
 
 from demo.recording import Reading
 from demo.report import Machine
 from harness.kube import Kube, Object
+from harness.machine import fast_dtype, processor
 
 
 def machine(node: Object, *, local: bool) -> Machine:
@@ -16,18 +15,12 @@ def machine(node: Object, *, local: bool) -> Machine:
     info, capacity = node["status"]["nodeInfo"], node["status"]["capacity"]
     memory_ki = int(str(capacity["memory"]).removesuffix("Ki"))
     return Machine(
-        cpu=_processor() if local else info["architecture"],
+        cpu=processor() if local else info["architecture"],
         cores=int(capacity["cpu"]),
         memory_gib=round(memory_ki / 2**20, 1),
         kernel=info["kernelVersion"],
+        dtype=fast_dtype(),
     )
-
-
-def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def versions(kube: Kube, reading: Reading) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from demo.calibration import STATISTIC, Calibration, calibrate
@@ -17,7 +18,7 @@ from demo.evaluate import (
     slo_checks,
 )
 from demo.load import ClientFigures, Request, Shape, client_figures, requests, unpack
-from demo.plot import RunTrace
+from demo.modes import BOTH, Mode
 from demo.progress import Progress
 from demo.recording import (
     WINDOW_S,
@@ -25,7 +26,7 @@ from demo.recording import (
     Span,
     Window,
     between,
-    cap_changes,
+    changes,
     difference,
     load_span,
     seconds_to_hold,
@@ -34,33 +35,53 @@ from demo.recording import (
 from demo.report import Check, Kv, KvRun, Run
 from demo.serving import Serving
 from demo.settings import Settings
-from demo.toolbox import CLIENT, RECORDER, StreamsResult, Toolbox, bench_job, files, pods
-from harness.kube import Kube, KubeError, Object
+from demo.toolbox import PODS, StreamsResult, Toolbox, files, pods
+from harness.kube import Kube, Object
 from harness.manifests import CEILING, namespace, slo
 from harness.wait import until
 
-CHAT = Shape(concurrency=40, prompt=(24, 40), output=(200, 400))
-"""Short prompts and answers of chat length: the batch sets a step's time, and the cap is the knob for it."""
-LONG = Shape(concurrency=40, prompt=(200, 300), output=(500, 700))
-"""Needs three times the KV cache at the ceiling."""
-LOAD_S = 85.0
-"""How long an overload is to last; the number of its streams follows from this machine's throughput."""
-THROUGHPUT_WHEN_TUNED = 0.65
-"""A guess, of the throughput at the ceiling, that only sets how long the run with tuning lasts."""
-ONE_STREAM_S, CEILING_S, CEILING_FILL_S = 5.0, 15.0, 5.0
-KV_RUN_S = 46.0
-JOB_S = 400.0
+CHAT = Shape(concurrency=40, prompt=(32, 256), output=(60, 300))
+"""Prompts that matter: the batch sets the time of most steps, prompts that are prefilled make the tail."""
+LONG = Shape(concurrency=40, prompt=(400, 450), output=(250, 350))
+"""Needs twice the KV cache at the ceiling. Answers no longer than this, so that the filling of an empty
+cache, in which nobody is preempted yet, is a small part of the run.
+"""
+LOAD_S = 62.0
+"""How long an overload lasts: settling and three windows, and a little for their edges."""
+ONE_STREAM_S, CEILING_S, CEILING_FILL_S = 5.0, 13.0, 5.0
+KV_RUN_S = 36.0
+BENCH_LIMIT_S = 120.0
+"""Beyond its load: to be ready, and to pack its result."""
 TOLD_EVERY_S = 10.0
+SHOWN_AFTER_S = 45.0
+"""When, in a load, it is looked at what kubectl shows."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What `kubectl get lls` printed, without and with `-o wide`."""
+
+    short: str
+    wide: str
 
 
 @dataclass(frozen=True)
 class Overload:
-    """One run: its place on the recorder's clock, and what both sides saw."""
+    """One run: what both sides saw, and what kubectl showed meanwhile."""
 
-    mode: str
-    span: Span
+    mode: Mode
     run: Run
-    table: str
+    tables: Tables
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the promises about latency."""
+
+    seconds_to_hold: float | None
+    cap_changes: int
+    budget_changes: int
+    checks: tuple[Check, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +89,6 @@ class Memory:
     """One memory-bound run."""
 
     mode: str
-    span: Span
     run: KvRun
     streams: StreamsResult
     diagnosis: tuple[str, str, str]
@@ -84,7 +104,6 @@ class Demo:
         self.work: list[Request] = requests(CHAT)
         self._toolbox: Toolbox | None = None
         self._calibration: Calibration | None = None
-        self._tokens_per_s = 0.0
 
     @property
     def toolbox(self) -> Toolbox:
@@ -116,7 +135,7 @@ class Demo:
         kinds = "llamaservers,jobs" if any("/llamaservers." in name for name in found) else "jobs"
         with self.progress.step(f"removing what an earlier demo left in {ns}"):
             self.kube.kubectl("delete", kinds, "--all", "-n", ns, "--timeout=60s", timeout=70)
-            self.kube.kubectl("delete", "pods", RECORDER, CLIENT, "-n", ns, "--ignore-not-found", "--now")
+            self.kube.kubectl("delete", "pods", *PODS, "-n", ns, "--ignore-not-found", "--now")
             until("the old pods to end", lambda: not self.kube.list("pod", ns), 120, every=1.0)
 
     def serve(self) -> None:
@@ -132,10 +151,10 @@ class Demo:
 
     def _start_recording(self) -> None:
         def running() -> bool:
-            found = [self.kube.get("pod", name, self.settings.namespace) for name in (RECORDER, CLIENT)]
+            found = [self.kube.get("pod", name, self.settings.namespace) for name in PODS]
             return all(pod is not None and pod["status"].get("phase") == "Running" for pod in found)
 
-        until("the recorder and the client to run", running, 60)
+        until("the recorder and the clients to run", running, 60)
         self.toolbox.follower.start()
         until("the recorder's first reading of the engine", self.toolbox.follower.last, 30)
 
@@ -144,9 +163,8 @@ class Demo:
         one = self._short_loop(1, ONE_STREAM_S, skip_s=0.0)
         self.progress.say(f"one stream: {STATISTIC} {1e3 * self._latency(one):.1f} ms between tokens")
         many = self._short_loop(CHAT.concurrency, CEILING_S, skip_s=CEILING_FILL_S)
-        self._tokens_per_s = many.tokens / many.seconds
         latency = f"{STATISTIC} {1e3 * self._latency(many):.1f} ms"
-        self.progress.say(f"{CEILING} at once: {latency}, {self._tokens_per_s:.0f} tokens/s")
+        self.progress.say(f"{CEILING} at once: {latency}, {many.tokens / many.seconds:.0f} tokens/s")
         self._calibration = calibrate(self._latency(one), self._latency(many), CEILING)
         self.progress.say(f"objective: {STATISTIC} at most {self.calibration.target_ms} ms")
 
@@ -172,75 +190,59 @@ class Demo:
 
     # --- the overload -------------------------------------------------------------------------------
 
-    def overload(self, mode: str) -> Overload:
-        """Run the whole load once in a tuning mode. The resource is changed by apply; pods must stay."""
-        self.serving.declare(mode, slo(self.calibration.target_ms, STATISTIC))
+    def overload(self, mode: Mode) -> Overload:
+        """Run the whole load once in a mode. The resource is changed by apply; pods must stay."""
+        self.serving.declare(mode.tuning, slo(self.calibration.target_ms, STATISTIC), mode.prefill_budget)
         mark = self.toolbox.follower.mark()
-        name = f"overload-{mode.lower()}"
-        rate = self._tokens_per_s * (1.0 if mode == "Off" else THROUGHPUT_WHEN_TUNED)
-        streams = CHAT.streams_in(LOAD_S, rate)
-        self.progress.say(f"`vllm bench serve`: {streams} streams, {CHAT.describe()}")
-        self.kube.apply(bench_job(self.settings, name, self.toolbox.url, CHAT.concurrency, streams))
-        table = self._watch_job(name)
+        self.progress.say(f"`vllm bench serve` for {LOAD_S:.0f} s: {CHAT.describe()}")
+        watch = Watch(self)
+        process = self.toolbox.start_bench(CHAT, LOAD_S)
+        client = self._client_figures(self.toolbox.said(process, LOAD_S + BENCH_LIMIT_S, watch))
         time.sleep(1.5)  # one more reading
         readings = self.readings()
         span = load_span(readings, mark)
         if span is None:
-            raise NotMeasuredError(
-                f"no request ever waited in the run with tuning {mode}: there was no overload"
-            )
-        client = self._client_figures(name, streams)
+            raise NotMeasuredError(f"no request ever waited in the run `{mode.title}`: there was no overload")
         run = run_part(readings, span, STATISTIC, self.target_s, client)
-        self.progress.say(
-            f"tuning {mode}: {run.violated_window_share:.0%} of {run.windows} windows above "
+        self.progress.say(f"{mode.title}: {self._outcome(run)}")
+        return Overload(mode, run, watch.tables or self.tables())
+
+    def _outcome(self, run: Run) -> str:
+        return (
+            f"{run.violated_window_share:.0%} of {run.windows} windows above "
             f"{self.calibration.target_ms} ms; {STATISTIC} {getattr(run.itl_ms, STATISTIC):.1f} ms, "
-            f"{run.tokens_per_s:.0f} tokens/s, cap {run.cap_last}; "
+            f"{run.tokens_per_s:.0f} tokens/s, first token after {run.client.ttft_ms.p50 / 1e3:.1f} s (p50); "
+            f"cap {run.cap_last}, budget {run.budget_last}; "
             f"{run.streams_cut} of {run.streams_total} streams cut"
         )
-        return Overload(mode, span, run, table)
 
-    def _watch_job(self, name: str) -> str:
-        """Tell what goes on until the Job ends; the LlamaServer's table as it was in the midst of it."""
-        deadline, told, table = time.monotonic() + JOB_S, 0.0, ""
-        while time.monotonic() < deadline:
-            job = self.kube.get("job", name, self.settings.namespace) or {}
-            status = job.get("status", {})
-            if status.get("succeeded"):
-                return table or self.serving.table()
-            if status.get("failed"):
-                raise KubeError(f"the benchmark failed:\n{self._job_log(name)[-1500:]}")
-            last = self.toolbox.follower.last()
-            if last is not None and last.waiting > 0 and time.monotonic() - told > TOLD_EVERY_S:
-                told, table = time.monotonic(), self.serving.table()
-                self.progress.say(self._now(last))
-            time.sleep(2)
-        raise KubeError(f"the benchmark did not end within {JOB_S:.0f} s")
+    def tables(self) -> Tables:
+        """What kubectl shows now."""
+        return Tables(self.serving.table(), self.serving.table("-o", "wide"))
 
-    def _now(self, last: Reading) -> str:
+    def now(self, last: Reading) -> str:
+        """How the load goes, in one line."""
         recent = window(self.readings(), last.at - WINDOW_S, last.at)
         value = recent.itl.statistic(STATISTIC) if recent is not None else None
         latency = "unknown" if value is None else f"{1e3 * value:.1f} ms"
-        batch = f"cap {last.cap}, running {last.running}, waiting {last.waiting}"
+        batch = f"cap {last.cap}, budget {last.budget}, running {last.running}, waiting {last.waiting}"
         return f"  {batch}, {STATISTIC} of the last 10 s {latency}"
 
-    def _job_log(self, name: str) -> str:
-        return self.kube.kubectl("logs", f"job/{name}", "-n", self.settings.namespace)
+    def _client_figures(self, said: str) -> ClientFigures:
+        return client_figures(unpack(said), self.work, SETTLE_S, quantile_of(STATISTIC), self.target_s)
 
-    def _client_figures(self, name: str, streams: int) -> ClientFigures:
-        result = unpack(self._job_log(name))
-        return client_figures(result, self.work[:streams], SETTLE_S, quantile_of(STATISTIC), self.target_s)
-
-    def judge(self, off: Overload, auto: Overload, rolled: bool) -> tuple[float | None, int, list[Check]]:
-        """Seconds to hold, changes of the cap, and the promises about latency."""
-        readings = self.readings()
-        held = seconds_to_hold(readings, auto.span, STATISTIC, self.target_s)
-        moved = cap_changes(between(readings, auto.span.start, auto.span.end))
-        return held, moved, slo_checks(off.run, auto.run, held, rolled)
-
-    def traces(self, off: Overload | Memory, auto: Overload | Memory) -> tuple[RunTrace, RunTrace]:
-        """What the plot needs."""
-        readings = self.readings()
-        return RunTrace(off.mode, readings, off.span), RunTrace(auto.mode, readings, auto.span)
+    def judge(self, runs: Sequence[Overload], rolled: bool) -> Verdict:
+        """The promises about latency, and how the run with both knobs came to keep them."""
+        off, cap_alone, auto = (overload.run for overload in runs)
+        readings, span = self.readings(), Span(auto.place.start, auto.place.end)
+        held = seconds_to_hold(readings, span, STATISTIC, self.target_s)
+        moved = between(readings, span.start, span.end)
+        return Verdict(
+            held,
+            changes(reading.cap for reading in moved),
+            changes(reading.budget for reading in moved),
+            tuple(slo_checks(off, cap_alone, auto, held, rolled)),
+        )
 
     # --- memory -------------------------------------------------------------------------------------
 
@@ -261,11 +263,11 @@ class Demo:
             raise NotMeasuredError(f"no long request ever waited with tuning {mode}")
         run = kv_run(readings, span)
         self.progress.say(
-            f"tuning {mode}: {run.preemptions} preemptions in {run.seconds:.0f} s, after "
-            f"{run.preemptions_settling} while the lengths were learned; {run.tokens_per_s:.0f} tokens/s, "
-            f"cap {run.cap_last}; the operator says {diagnosis[0] or 'nothing'}"
+            f"tuning {mode}: {run.preemptions} preemptions in {run.seconds:.0f} s, "
+            f"{run.tokens_per_s:.0f} tokens/s, {run.finished} requests done, cap {run.cap_last}; "
+            f"the operator says {diagnosis[0] or 'nothing'}"
         )
-        return Memory(mode, span, run, streams, diagnosis)
+        return Memory(mode, run, streams, diagnosis)
 
     def _diagnosis(self, before: tuple[str, str, str]) -> tuple[str, str, str]:
         """The operator's present diagnosis; once it has named memory, that one is kept."""
@@ -292,13 +294,35 @@ class Demo:
 
     def leave(self) -> None:
         """Leave the resource as a user would have it, stop to record, and end what was only for the demo."""
-        self.serving.declare("Auto", slo(self.calibration.target_ms, STATISTIC))
+        self.serving.declare(BOTH.tuning, slo(self.calibration.target_ms, STATISTIC))
         self.toolbox.follower.stop()
         ns = self.settings.namespace
-        self.kube.kubectl("delete", "pods", RECORDER, CLIENT, "-n", ns, "--now", "--wait=false")
+        self.kube.kubectl("delete", "pods", *PODS, "-n", ns, "--now", "--wait=false")
 
     def node(self) -> Object:
         """The engine's node."""
         (pod,) = self.serving.pods()
         found: Object = json.loads(self.kube.kubectl("get", "node", pod["spec"]["nodeName"], "-o", "json"))
         return found
+
+
+class Watch:
+    """Tells what goes on while an overload runs, and looks once at what kubectl shows."""
+
+    def __init__(self, demo: Demo) -> None:
+        self._demo = demo
+        self._begun: float | None = None
+        self._told = 0.0
+        self.tables: Tables | None = None
+
+    def __call__(self) -> None:
+        last, now = self._demo.toolbox.follower.last(), time.monotonic()
+        if last is None or not last.waiting:
+            return
+        self._begun = now if self._begun is None else self._begun
+        if now - self._told > TOLD_EVERY_S:
+            self._told = now
+            self._demo.progress.say(self._demo.now(last))
+        if self.tables is None and now - self._begun > SHOWN_AFTER_S:
+            self.tables = self._demo.tables()
+            self._demo.progress.say(f"$ kubectl get lls -o wide\n{self.tables.wide.rstrip()}")

@@ -1,4 +1,4 @@
-"""The overload: its requests, the Job that sends them with `vllm bench serve`, and its result. Pure."""
+"""The overload: its requests, the flags of `vllm bench serve` that send them, and its result. Pure."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import gzip
 import itertools
 import json
 import random
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from demo.bench import ENDED
 from demo.recording import WINDOW_S
 
-CHUNK = 16
-"""Tokens that one hash id of the trace stands for; vLLM's own default."""
-BEGIN, END = "----- result begins -----", "----- result ends -----"
-"""Lines around the result in the Job's log."""
-
-
+CHUNK = 256
+"""Tokens that one hash id of the trace stands for: a whole prompt, so that the trace stays small."""
 MOST_STREAMS = 2000
-"""Length of the trace; a run takes as many requests from its head as it has time for."""
+"""Length of the trace; a run gets as far as its time allows."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +37,6 @@ class Shape:
             f"{self.concurrency} streams at once, prompts of {self.prompt[0]} to {self.prompt[1]} tokens, "
             f"answers of {self.output[0]} to {self.output[1]} tokens"
         )
-
-    def streams_in(self, seconds: float, tokens_per_s: float) -> int:
-        """How many streams keep the loop busy for that long at that throughput."""
-        mean = sum(self.output) / 2
-        return max(2 * self.concurrency, min(MOST_STREAMS, round(seconds * tokens_per_s / mean)))
 
 
 @dataclass(frozen=True)
@@ -96,35 +87,38 @@ def trace(work: Sequence[Request]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def bench_command(
-    url: str, model: str, tokenizer: str, concurrency: int, streams: int, trace_file: str
-) -> str:
-    """A shell command that runs the benchmark and prints its detailed result, packed, between two lines."""
-    bench = [
-        *("vllm", "bench", "serve", "--backend", "vllm", "--base-url", url),
-        *("--model", model, "--tokenizer", tokenizer),
+def bench_flags(url: str, model: str, tokenizer: str, concurrency: int, trace_file: str) -> list[str]:
+    """The flags of `vllm bench serve`."""
+    return [
+        *("--backend", "vllm", "--base-url", url, "--model", model, "--tokenizer", tokenizer),
         *("--dataset-name", "timed_trace", "--dataset-path", trace_file, "--self-timed"),
         *("--timed-trace-chunk-hash-size", str(CHUNK)),
-        *("--num-prompts", str(streams), "--max-concurrency", str(concurrency)),
-        *("--temperature", "0", "--ready-check-timeout-sec", "0", "--disable-tqdm"),
-        *("--save-result", "--save-detailed", "--result-dir", "/tmp", "--result-filename", "result.json"),
+        *("--num-prompts", str(MOST_STREAMS), "--max-concurrency", str(concurrency)),
+        *("--temperature", "0", "--ready-check-timeout-sec", "0", "--disable-tqdm", "--save-detailed"),
     ]
-    pack = "gzip -c /tmp/result.json | base64 -w 8192"
-    return f"set -e\n{shlex.join(bench)}\necho '{BEGIN}'\n{pack}\necho '{END}'\n"
 
 
-def unpack(log: str) -> dict[str, Any]:
-    """The benchmark's result from the Job's log. Raises ValueError when it is not there in full."""
-    _, begun, rest = log.partition(BEGIN)
-    packed, ended, _ = rest.partition(END)
-    if not begun or not ended:
-        raise ValueError(
-            "the benchmark printed no result; the end of its log:\n" + "\n".join(log.splitlines()[-15:])
-        )
-    result = json.loads(gzip.decompress(base64.b64decode("".join(packed.split()))))
-    if not isinstance(result, dict):
-        raise ValueError("the benchmark's result is not an object")
+def unpack(said: str) -> dict[str, Any]:
+    """The benchmark's result as bench.py wrote it. Raises ValueError when it failed or is not all there."""
+    try:
+        result = json.loads(gzip.decompress(base64.b64decode(said)))
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"the benchmark's result cannot be read: {error}") from error
+    if not isinstance(result, dict) or "error" in result:
+        raise ValueError(f"the benchmark failed: {str(result)[-1500:]}")
     return result
+
+
+def finished(result: dict[str, Any], work: Sequence[Request]) -> tuple[dict[str, Any], list[Request]]:
+    """The result without the streams that the end of the run's time took, and the requests that are left.
+
+    Raises ValueError when nothing is.
+    """
+    kept = [i for i, error in enumerate(result["errors"]) if error != ENDED]
+    if not kept:
+        raise ValueError("not a single stream of the benchmark came to its end")
+    lists = ("start_times", "ttfts", "itls", "output_lens", "errors")
+    return {**result, **{name: [result[name][i] for i in kept] for name in lists}}, [work[i] for i in kept]
 
 
 def _token_times(result: dict[str, Any]) -> Iterator[tuple[float, float]]:
@@ -168,12 +162,14 @@ def client_figures(
     result: dict[str, Any], work: Sequence[Request], settle_s: float, quantile: float, target_s: float
 ) -> ClientFigures:
     """The client's side of a run, over the time in which the load was whole: after settling, up to the last
-    request.
+    request; a first token counts when it came in that time.
 
     A window is violated when the `quantile` of the gaps between tokens in it is above the target.
     """
+    last = max(result["start_times"])
+    result, work = finished(result, work)
     origin = min(result["start_times"])
-    end = max(result["start_times"]) - origin
+    end = last - origin
     settled = [(at, gap) for at, gap in _token_times(result) if settle_s <= at <= end]
     count = max(0, int((end - settle_s) / WINDOW_S))
     found: list[list[float]] = [[] for _ in range(count)]
@@ -182,13 +178,15 @@ def client_figures(
         if index < count:
             found[index].append(gap)
     judged = [sorted(gaps) for gaps in found if gaps]
+    sent = zip(result["start_times"], result["ttfts"], strict=True)
+    ttfts = [ttft for start, ttft in sent if start + ttft - origin >= settle_s]
     causes = cut_streams(result, work)
     return ClientFigures(
         streams=len(work),
         cut=len(causes),
         causes=causes[:5],
         itl_ms=percentiles_ms([gap for _, gap in settled]),
-        ttft_ms=percentiles_ms(result["ttfts"]),
+        ttft_ms=percentiles_ms(ttfts),
         tokens_per_s=round(result["output_throughput"], 1),
         duration_s=round(result["duration"], 1),
         windows=len(judged),

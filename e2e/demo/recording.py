@@ -38,7 +38,8 @@ class Reading:
     kv_usage: float
     preemptions: int
     arrived: int
-    finished: dict[str, int]
+    finished: int
+    """Requests that came to their end, be it their length or a stop."""
     tokens: int
     itl: Digest
     ttft: Digest
@@ -94,7 +95,7 @@ def parse(lines: Iterable[str]) -> list[Reading]:
 def _reading(raw: dict[str, Any]) -> Reading:
     snapshot = raw["snapshot"]
     engine, requests = snapshot["engine"], snapshot["requests"]
-    finished = {reason: int(n) for reason, n in requests["finished"].items()}
+    finished = sum(int(requests["finished"].get(reason, 0)) for reason in ("length", "stop"))
     return Reading(
         at=float(raw["at"]),
         wall=float(raw["wall"]),
@@ -191,7 +192,6 @@ def seconds_to_hold(readings: Sequence[Reading], span: Span, statistic: str, tar
     return None
 
 
-def cap_changes(readings: Sequence[Reading]) -> int:
-    """How often the cap in force differed from the reading before."""
-    caps = [reading.cap for reading in readings]
-    return sum(before != after for before, after in pairwise(caps))
+def changes(values: Iterable[int]) -> int:
+    """How often a value differed from the one before."""
+    return sum(before != after for before, after in pairwise(values))

@@ -61,9 +61,9 @@ def metrics(kube: Kube, settings: Settings) -> str:
 
 
 def retune_times(kube: Kube, settings: Settings) -> RetunePercentiles | None:
-    """Round trips of changes as the operator measured them; None when it cannot say."""
+    """Round trips of applied changes as the operator measured them; None when it cannot say."""
     try:
-        ordered = exposition.buckets(metrics(kube, settings), RETUNE_HISTOGRAM)
+        ordered = exposition.buckets(metrics(kube, settings), RETUNE_HISTOGRAM, kind="change")
     except KubeError:
         return None
     p50, p99 = exposition.quantile(ordered, 0.5), exposition.quantile(ordered, 0.99)

@@ -22,7 +22,9 @@ class Serving(Server):
         super().__init__(kube, NAME, settings.namespace)
         self._settings, self._progress = settings, progress
 
-    def declare(self, tuning: str, objective: dict[str, Any] | None) -> None:
+    def declare(
+        self, tuning: str, objective: dict[str, Any] | None, prefill_budget: str | None = None
+    ) -> None:
         """Apply the whole resource, as a user would, and wait until the operator has seen it."""
         settings = self._settings
         self.apply(
@@ -32,6 +34,7 @@ class Serving(Server):
                 image=settings.engine_image,
                 runtime_class=settings.runtime_class,
                 tuning=tuning,
+                prefill_budget=prefill_budget,
                 objective=objective,
             )
         )
@@ -49,9 +52,9 @@ class Serving(Server):
 
         self.wait_ready(tell)
 
-    def table(self) -> str:
+    def table(self, *flags: str) -> str:
         """What `kubectl get lls` prints."""
-        return self.kube.kubectl("get", "lls", "-n", self.namespace)
+        return self.kube.kubectl("get", "lls", "-n", self.namespace, *flags)
 
     def decisions(self) -> tuple[str, ...]:
         """The last decisions in the status, oldest first, one line each."""

@@ -13,12 +13,13 @@ CHART = REPOSITORY / "charts" / "llamaserver-operator"
 RELEASE = "llamaserver"
 
 DESCRIPTION = """\
-Overload a real vLLM with tuning off and then on, and report what was measured.
+Overload a real vLLM: as it was started, with the cap alone moved, with cap and prefill budget moved; and
+report what was measured.
 
 Installs the operator with helm, serves a small random Llama on vLLM's CPU backend, measures what this machine
-can do, declares an inter-token latency objective, runs the same overload twice and a memory-bound load once,
-and writes report.json and report.html. The cluster, the operator and the LlamaServer are left for you to look
-at.
+can do, declares an inter-token latency objective, runs the same overload three times and a memory-bound load
+twice, and writes report.json and report.html. The cluster, the operator and the LlamaServer are left for you
+to look at.
 
 Exit status: 0 when the objective was held and every promise of the report was kept, 1 otherwise.
 """

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from demo.follower import Follower
-from demo.load import Request, Shape, bench_command, trace
+from demo.load import Request, Shape, bench_flags, trace
 from demo.settings import Settings
 from harness.kube import Kube, KubeError, Object
 from harness.manifests import CPU_SHARE, MODEL, MODEL_PATH, config_map, script_pod
 
-RECORDER, CLIENT = "recorder", "client"
-"""Pods of their own: the client's work must not keep the recorder from its readings."""
+RECORDER, CLIENT, BENCH = "recorder", "client", "bench"
+"""Pods of their own: the clients' work must not keep the recorder from its readings."""
+PODS = (RECORDER, CLIENT, BENCH)
+ORDER, RESULT = "/tmp/order.json", "/tmp/result"
 FILES = "demo-files"
 RECORDER_CPU_SHARE = "200m"
 HERE = Path(__file__).resolve().parent
-SCRIPTS = {"recorder.py": HERE / "recorder.py", "streams.py": HERE.parent / "harness" / "streams.py"}
+SCRIPTS = {
+    "recorder.py": HERE / "recorder.py",
+    "bench.py": HERE / "bench.py",
+    "streams.py": HERE.parent / "harness" / "streams.py",
+}
+RUN_BENCH = """set -e
+printf %s "$1" > "$2.part" && mv "$2.part" "$2"
+while [ ! -e "$3" ]; do sleep 0.3; done
+cat "$3" && rm "$3"
+"""
+"""Order, its file, the result's file: starts the benchmark in its pod and prints what came out."""
 
 
 def pods(settings: Settings, url: str) -> list[Object]:
-    """The recorder, and a pod that only waits: the streaming client is started in it."""
+    """The recorder, the benchmark, and a pod that only waits: the streaming client is started in it."""
     commands = {
         RECORDER: (["python3", "/files/recorder.py", url, "1"], RECORDER_CPU_SHARE),
         CLIENT: (["sleep", "infinity"], CPU_SHARE),
+        BENCH: (["python3", "/files/bench.py", ORDER, RESULT], CPU_SHARE),
     }
     return [
         {
@@ -37,26 +52,6 @@ def pods(settings: Settings, url: str) -> list[Object]:
         }
         for name, (command, cpu) in commands.items()
     ]
-
-
-def bench_job(settings: Settings, name: str, url: str, concurrency: int, streams: int) -> Object:
-    """The Job that overloads the engine once, with as many streams from the head of the trace."""
-    bench = bench_command(url, MODEL, MODEL_PATH, concurrency, streams, "/files/trace.jsonl")
-    command = ["sh", "-c", bench]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": settings.namespace},
-        "spec": {
-            "backoffLimit": 0,
-            "activeDeadlineSeconds": 600,
-            "template": {
-                "spec": script_pod(
-                    settings.engine_image, settings.runtime_class, command, FILES, cpu=CPU_SHARE
-                )
-            },
-        },
-    }
 
 
 def files(settings: Settings, work: list[Request]) -> Object:
@@ -109,11 +104,36 @@ class Toolbox:
 
     def finish(self, process: subprocess.Popen[str], timeout: float) -> StreamsResult:
         """Wait for a streaming client to end. Raises KubeError when it does not, or fails."""
-        try:
-            said, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            raise KubeError(f"the streaming client did not end within {timeout:.0f} s") from error
+        return StreamsResult.parse(self.said(process, timeout))
+
+    def start_bench(self, shape: Shape, seconds: float) -> subprocess.Popen[str]:
+        """Begin a run of `vllm bench serve` that ends after `seconds` of load. Its output is the result, for
+        `load.unpack`.
+        """
+        flags = bench_flags(self.url, MODEL, MODEL_PATH, shape.concurrency, "/files/trace.jsonl")
+        order = json.dumps({"seconds": seconds, "flags": flags})
+        inside = ["sh", "-c", RUN_BENCH, "sh", order, ORDER, RESULT]
+        return self._kube.start_kubectl("exec", BENCH, "-n", self._settings.namespace, "--", *inside)
+
+    @staticmethod
+    def said(
+        process: subprocess.Popen[str], timeout: float, meanwhile: Callable[[], None] = lambda: None
+    ) -> str:
+        """What a client printed, once it has ended; `meanwhile` is called about once a second.
+
+        Raises KubeError when it does not end in time, or fails.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                said, _ = process.communicate(timeout=min(1.0, timeout))
+                break
+            except subprocess.TimeoutExpired as error:
+                if time.monotonic() >= deadline:
+                    process.kill()
+                    process.communicate()
+                    raise KubeError(f"the client did not end within {timeout:.0f} s") from error
+                meanwhile()
         if process.returncode != 0:
-            raise KubeError(f"the streaming client ended with {process.returncode}")
-        return StreamsResult.parse(said)
+            raise KubeError(f"the client ended with {process.returncode}")
+        return said

@@ -5,34 +5,46 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cluster.node import Node
-from harness.kube import Kube, KubeError, Object
+from harness.kube import TAIL_LINES, Kube, KubeError, Object
 from harness.manifests import CEILING, MODEL, llamaserver, slo
 from harness.server import Server
-from harness.wait import until
+from harness.wait import WaitError, until
 
 STREAMS = Path(__file__).with_name("streams.py")
 SNAPSHOT = "/llamaserver/v1/snapshot"
+HEALTH = "/health"
 ENGINE_PORT = 8000
 LONGEST_LOAD_S = 400.0
 ANSWER_S = 30.0
 
 
 class Load:
-    """Streams that run in the background, in the node's network."""
+    """Streams that run in the background, in the node's network. `errors` is where the client complains."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        self._process, self._errors = process, errors
 
     def running(self) -> bool:
         """Whether the clients are still at work."""
         return self._process.poll() is None
+
+    def check_running(self) -> None:
+        """Raise WaitError unless the clients have outlasted what was done to the cluster."""
+        if not self.running():
+            raise WaitError(f"the load was to outlast the fault; its client ended: {self._complaint()}")
+
+    def _complaint(self) -> str:
+        self._errors.seek(0)
+        tail = " / ".join(self._errors.read().strip().splitlines()[-TAIL_LINES:])
+        return f"status {self._process.returncode}, {tail or 'without a word'}"
 
     def finish(self, timeout: float = 120) -> dict[str, Any]:
         """Let the open streams run to their end; the client's summary. Raises KubeError for none."""
@@ -42,7 +54,7 @@ class Load:
         except subprocess.TimeoutExpired as error:
             raise KubeError(f"the streams did not end within {timeout:.0f} s") from error
         if self._process.returncode != 0:
-            raise KubeError(f"the streaming client ended with {self._process.returncode}")
+            raise KubeError(f"the streaming client ended: {self._complaint()}")
         summary: dict[str, Any] = json.loads(said.splitlines()[-1])
         return summary
 
@@ -61,7 +73,8 @@ class Fleet(Server):
     ) -> None:
         super().__init__(kube, name, namespace)
         self.node = Node()
-        self._image, self._runtime_class, self._target_ms = image, runtime_class, target_ms
+        self.target_ms = target_ms
+        self._image, self._runtime_class = image, runtime_class
 
     def resource(self, **changes: Any) -> Object:
         """The resource, with changes to `harness.manifests.llamaserver`'s arguments."""
@@ -70,7 +83,7 @@ class Fleet(Server):
             self.namespace,
             image=self._image,
             runtime_class=self._runtime_class,
-            **{"tuning": "Auto", "objective": slo(self._target_ms), **changes},
+            **{"tuning": "Auto", "objective": slo(self.target_ms), **changes},
         )
 
     # --- engines ------------------------------------------------------------------------------------
@@ -121,17 +134,39 @@ class Fleet(Server):
     # --- load and faults ----------------------------------------------------------------------------
 
     @contextmanager
-    def load(self, concurrency: int, seconds: float = LONGEST_LOAD_S) -> Iterator[Load]:
-        """Closed-loop streams against the Service, for at most so long; ended with the block in any case."""
-        process = self.kube.start(
-            *(sys.executable, str(STREAMS), "--url", self.address(), "--model", MODEL),
-            *("--concurrency", str(concurrency), "--seconds", str(seconds)),
-        )
-        load = Load(process)
+    def load(self, concurrency: int, seconds: float = LONGEST_LOAD_S, pod: str = "") -> Iterator[Load]:
+        """Closed-loop streams against the Service, or one pod's address, for at most so long; ended with the
+        block in any case.
+
+        They begin when the address answers: the node's rules for a Service follow a pod's readiness by some
+        seconds while engines fill every core.
+        """
+        url = f"http://{pod}:{ENGINE_PORT}" if pod else self.address()
+        until("the address to answer", lambda: self._healthy(url), ANSWER_S, seen=self.describe)
+        with tempfile.TemporaryFile("w+") as errors:
+            process = self.kube.start(
+                *(sys.executable, str(STREAMS), "--url", url, "--model", MODEL),
+                *("--concurrency", str(concurrency), "--seconds", str(seconds)),
+                stderr=errors,
+            )
+            load = Load(process, errors)
+            try:
+                yield load
+            finally:
+                load.stop()
+
+    def _healthy(self, url: str) -> bool:
         try:
-            yield load
-        finally:
-            load.stop()
+            self.kube.run("curl", "-sf", "-m", "5", f"{url}{HEALTH}", timeout=10)
+        except KubeError:
+            return False
+        return True
+
+    def latency_ms(self, concurrency: int, seconds: float) -> float:
+        """The p95 of the inter-token latency that so many streams at once have, as their clients see it."""
+        with self.load(concurrency) as load:
+            time.sleep(seconds)
+            return float(load.finish()["itl_ms"]["p95"])
 
     def kill_container(self, pod: Object, container: str) -> None:
         """End a container's process with SIGKILL, behind the kubelet's back."""

@@ -10,11 +10,15 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Object = dict[str, Any]
 TAIL_LINES = 20
-UNREACHABLE = ("TLS handshake timeout", "connection refused", "was refused", "i/o timeout", "EOF")
+UNREACHABLE = (
+    *("TLS handshake timeout", "connection refused", "was refused", "i/o timeout", "EOF"),
+    *("connection reset", "http2: client connection lost", "currently unable to handle the request"),
+    *("etcdserver: request timed out", "etcdserver: leader changed", "Client.Timeout exceeded"),
+)
 """How kubectl says that the API server did not answer, which on a busy machine is worth another try."""
 TRIES, TRY_AGAIN_S = 4, 2.0
 
@@ -83,14 +87,16 @@ class Kube:
             raise KubeError(f"`{words}` ended with {done.returncode}:\n{said}")
         return done.stdout
 
-    def start(self, *argv: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
-        """Start a program there; its errors go where this process' errors go not: they are dropped."""
+    def start(
+        self, *argv: str, stdout: int = subprocess.PIPE, stderr: int | IO[str] = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
+        """Start a program there; its errors are dropped unless they are wanted."""
         return subprocess.Popen(
             self.command(*argv),
             env=self._env,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             text=True,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.kube import Object
+from harness.machine import fast_dtype
 
 MODEL = "tiny"
 MODEL_PATH = "/models/tiny"
@@ -33,6 +34,7 @@ def llamaserver(
     image: str,
     runtime_class: str | None,
     tuning: str,
+    prefill_budget: str | None = None,
     objective: dict[str, Any] | None = None,
     scaling: dict[str, Any] | None = None,
     cpu: str = CPU_SHARE,
@@ -49,7 +51,7 @@ def llamaserver(
             "maxNumBatchedTokens": 2048,
             "maxModelLen": MAX_MODEL_LEN,
             "extraArgs": [
-                *("--dtype", "bfloat16", "--enforce-eager"),
+                *("--dtype", fast_dtype(), "--enforce-eager"),
                 *("--num-gpu-blocks-override", str(KV_BLOCKS), "--block-size", str(BLOCK_TOKENS)),
             ],
             "resources": {"requests": {"cpu": cpu, "memory": "2Gi"}, "limits": {"memory": "6Gi"}},
@@ -58,6 +60,8 @@ def llamaserver(
         "startup": {"timeout": "5m"},
         "shutdown": {"drainTimeout": drain},
     }
+    if prefill_budget is not None:
+        spec["tuning"]["prefillBudget"] = prefill_budget
     if replicas is not None:
         spec["replicas"] = replicas
     if objective is not None:

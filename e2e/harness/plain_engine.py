@@ -15,7 +15,11 @@ from cluster.node import Node
 
 IMAGE = "localhost/llamaserver/plain-engine:e2e"
 MODEL_PATH = "/models/plain"
-SCRIPT = "#!/bin/busybox sh\nexec /bin/busybox httpd -f -p 8000 -h /www\n"
+SCRIPT = """#!/bin/busybox sh
+trap 'exit 0' TERM
+/bin/busybox httpd -f -p 8000 -h /www &
+wait
+"""
 
 _LABELS = 'engine="0",model_name="plain"'
 _HISTOGRAMS = (

@@ -8,7 +8,9 @@ from typing import Any
 from harness.kube import Kube, Object
 from harness.wait import until
 
-READY_S = 240.0
+NAME_LABEL = "llamaserver.dev/name"
+READY_S = 330.0
+"""Longer than spec.startup.timeout: an engine that starts at all is Ready by then."""
 
 
 def condition(server: Object, type: str) -> dict[str, Any] | None:
@@ -33,7 +35,7 @@ class Server:
 
     def __init__(self, kube: Kube, name: str, namespace: str) -> None:
         self.kube, self.name, self.namespace = kube, name, namespace
-        self.selector = f"llamaserver.dev/name={name}"
+        self.selector = f"{NAME_LABEL}={name}"
 
     def apply(self, resource: Object) -> None:
         """`kubectl apply`."""

@@ -7,7 +7,10 @@ server's own count, was cut. (Events are not tokens: vLLM joins tokens into one 
 Runs on the standard library and aiohttp alone: as a process in a node's network namespace, or as a pod.
 Prints one JSON object:
 
-    {"streams": n, "cut": n, "causes": {..}, "tokens": n, "seconds": s, "itl_ms": {"p50":..}, "ttft_ms": {..}}
+    {"streams": n, "cut": n, "causes": {..}, "cut_at_s": [..], "tokens": n, "seconds": s,
+     "itl_ms": {"p50":..}, "ttft_ms": {..}}
+
+`cut_at_s` are the seconds after the start of the first CUTS_TOLD that were cut.
 
 SIGTERM ends the load early: no stream is started any more, those that are open run to their end.
 With `--follow`, also a line a second: {"at": s, "active": n, "done": n, "cut": n, "tokens": n}.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import itertools
 import json
 import random
@@ -33,6 +37,7 @@ Work = tuple[list[int], int]
 """Prompt token ids, and tokens to generate."""
 PERCENTILES = (0.5, 0.95, 0.99)
 MAX_CONCURRENCY = 512
+CUTS_TOLD = 20
 
 
 @dataclass
@@ -43,12 +48,21 @@ class Tally:
     done: int = 0
     tokens: int = 0
     causes: Counter[str] = field(default_factory=Counter)
+    cut_at: list[float] = field(default_factory=list)
+    """Moments on the monotonic clock."""
     itl: list[float] = field(default_factory=list)
     ttft: list[float] = field(default_factory=list)
 
     @property
     def cut(self) -> int:
         return sum(self.causes.values())
+
+    def event(self, at: float, seconds: float, tokens: int, first: bool) -> None:
+        """An event of a stream came at `at` (the monotonic clock), so long after its request (`first`) or
+        after the event before. `tokens` is what it brought, 0 where the server does not count as it goes.
+        """
+        del at, tokens
+        (self.ttft if first else self.itl).append(seconds)
 
 
 def percentiles_ms(values: Sequence[float]) -> dict[str, float]:
@@ -83,15 +97,21 @@ async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, objec
             event = json.loads(line[6:])
             if "error" in event:
                 return "error event"
-            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            before, tokens = tokens, (event.get("usage") or {}).get("completion_tokens", tokens)
             if not event.get("choices"):
                 continue
             now = time.perf_counter()
-            (tally.itl if events else tally.ttft).append(now - last)
+            tally.event(now, now - last, tokens - before, not events)
             last, events = now, events + 1
             ending = event["choices"][0].get("finish_reason") or ending
     tally.tokens += tokens
     return "" if tokens == body["max_tokens"] and ending == "length" else f"ended by {ending}"
+
+
+def _say(error: Exception) -> str:
+    """An error's kind, and for one of the system its name: a refused connection is not a lost route."""
+    number = getattr(error, "errno", None)
+    return type(error).__name__ + (f" {errno.errorcode.get(number, number)}" if number else "")
 
 
 async def worker(
@@ -120,11 +140,12 @@ async def worker(
         try:
             cause = await stream(session, f"{args.url}/v1/completions", body, tally)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            cause = type(error).__name__
+            cause = _say(error)
         tally.active -= 1
         tally.done += 1
         if cause:
             tally.causes[cause] += 1
+            tally.cut_at.append(time.perf_counter())
             await asyncio.sleep(0.2)  # A dead server must not turn the loop into a flood.
 
 
@@ -174,6 +195,7 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
         "streams": tally.done,
         "cut": tally.cut,
         "causes": dict(tally.causes),
+        "cut_at_s": [round(at - started, 2) for at in tally.cut_at[:CUTS_TOLD]],
         "tokens": tally.tokens,
         "seconds": round(seconds, 2),
         "itl_ms": percentiles_ms(tally.itl),

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from harness.manifests import CEILING
+from harness.fleet import Fleet
 
 NAMESPACE = "llamaserver-e2e"
 LEASE_S = 30
 """Short, so that a scenario can see a lease end."""
 TICK_S = 2
-PRE_STOP_S = 3
-TARGET_MS = 16
-"""Less than 32 streams at once take, more than a few do, on any machine that this runs on: there is always a
-reason to cut, and a cap that holds it."""
+FEW_STREAMS, ROOM = 4, 1.25
+LEAST_TARGET_MS = 10
+MEASURED_S = 10.0
+"""The objective is what a few streams at once take on this machine, with some room: the ceiling's 32 take a
+multiple, so there is always a reason to cut, and a cap that holds it."""
 
 OPERATOR_VALUES = {
     "operator.leaseSeconds": LEASE_S,
     "operator.tickSeconds": TICK_S,
-    "operator.preStopSeconds": PRE_STOP_S,
 }
 """Of the chart."""
 
 
-def assert_near(cap: int, before: int) -> None:
-    """A cap that was known before is taken up again, not found anew from a slow start or the ceiling.
-
-    What was in force when the fault struck may have been below what was learned: a busy machine makes the
-    operator careful for a while. A third of the ceiling is far from any fresh start all the same.
+def learned_cap(fleet: Fleet) -> float:
+    """The cap that the operator keeps in the status, for its successor and for pods that start; 0 while there
+    is none.
     """
-    most = max(before + max(2, before // 2), CEILING // 3)
-    assert cap <= most, f"cap {cap} after the fault, {before} before it"
+    return float(fleet.status().get("model", {}).get("cap", 0))
+
+
+def assert_near(cap: int, learned: float) -> None:
+    """What was learned is taken up again, rather than found anew from a slow start or the ceiling.
+
+    Not what was in force when the fault struck: that is lower for a while where something disturbs the
+    machine, which has nothing to do with the engine that starts.
+    """
+    assert learned >= 1, "nothing had been learned"
+    assert abs(cap - learned) <= max(2.0, 0.2 * learned), f"cap {cap} after the fault, {learned} learned"

@@ -1,4 +1,4 @@
-"""Without an API server for a minute the engines stay tuned, and the status catches up afterwards."""
+"""Without an API server for two minutes the engines stay tuned, and the status catches up afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.kube import KubeError
 from harness.manifests import CEILING
 from harness.wait import until
 
-OUTAGE_S = 75.0
+OUTAGE_S = 120.0
 """Several leases long: whatever is still in force at the end was renewed meanwhile."""
 
 
@@ -27,7 +27,7 @@ def no_api_server(fleet: Fleet) -> Iterator[None]:
         yield
     finally:
         fleet.node.start("kube-apiserver")
-        until("the API server to be back", lambda: answers(fleet), 60, every=1.0)
+        until("the API server to be back", lambda: answers(fleet), 180, every=1.0)
         for component in ("kube-controller-manager", "kube-scheduler"):
             fleet.node.restart(component, "KILL")
 
@@ -48,7 +48,7 @@ def operator_restarts(fleet: Fleet, settings: Settings) -> dict[str, int]:
 
 
 def test_tuning_goes_on_without_the_api_server(fleet: Fleet, settings: Settings, engine_address: str) -> None:
-    before = operator_restarts(fleet, settings)
+    before, engines = operator_restarts(fleet, settings), fleet.engines()
     with fleet.load(concurrency=40) as load:
         fleet.wait_cap(engine_address, tuned=True, timeout=60)
         with no_api_server(fleet):
@@ -63,7 +63,7 @@ def test_tuning_goes_on_without_the_api_server(fleet: Fleet, settings: Settings,
             assert last["generation"] > first["generation"], "nothing was renewed"
             assert last["retunes"]["expired"] == first["retunes"]["expired"]
             assert last["lease_expires_in_s"] > 0
-        assert load.running(), "the load was to outlast the fault"
+        load.check_running()
 
     def caught_up() -> bool:
         status = fleet.status()
@@ -72,4 +72,7 @@ def test_tuning_goes_on_without_the_api_server(fleet: Fleet, settings: Settings,
 
     until("the status to tell that the load is over", caught_up, 90, every=1.0, seen=fleet.describe)
     assert operator_restarts(fleet, settings) == before, "the operator was restarted"
-    fleet.wait_ready(timeout=60)
+    assert fleet.engines() == engines, "an engine was restarted"
+    # The kubelet's watches come out of their back-off a minute later, which the next scenario would wait for.
+    fleet.node.restart("kubelet", "KILL")
+    fleet.wait_ready()

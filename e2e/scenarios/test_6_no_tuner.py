@@ -13,7 +13,7 @@ from harness.manifests import llamaserver, namespace, slo
 from harness.plain_engine import IMAGE, MODEL_PATH, load_image
 from harness.server import Server
 from harness.wait import until
-from scenarios.terms import NAMESPACE, TARGET_MS
+from scenarios.terms import LEAST_TARGET_MS, NAMESPACE
 
 NAME = "plain"
 
@@ -25,12 +25,18 @@ def plain(kube: Kube, operator: None, tmp_path: Path) -> Iterator[Server]:  # no
     kube.apply(namespace(NAMESPACE))
     server = Server(kube, NAME, NAMESPACE)
     resource = llamaserver(
-        NAME, NAMESPACE, image=IMAGE, runtime_class=None, tuning="Auto", objective=slo(TARGET_MS), cpu="10m"
+        NAME,
+        NAMESPACE,
+        image=IMAGE,
+        runtime_class=None,
+        tuning="Auto",
+        objective=slo(LEAST_TARGET_MS),
+        cpu="10m",
     )
     resource["spec"]["model"] = {"uri": f"file://{MODEL_PATH}", "servedNames": ["plain"]}
     resource["spec"]["engine"]["resources"] = {"requests": {"cpu": "10m", "memory": "32Mi"}}
     server.apply(resource)
-    server.wait_ready(timeout=60)
+    server.wait_ready()
     yield server
     kube.delete("llamaserver", NAME, NAMESPACE)
     until("its pods to end", lambda: not server.pods(), 120, every=1.0)

@@ -56,6 +56,15 @@ def test_version_2_hands_controllers_down_to_pods(tmp_path: Path) -> None:
     assert (tmp_path / "node" / "cgroup.subtree_control").read_text() == "+pids"
 
 
+@pytest.mark.parametrize(("file", "weight"), [("cpu.shares", "10240"), ("cpu.weight", "1000")])
+def test_the_nodes_own_processes_come_before_pods(tmp_path: Path, file: str, weight: str) -> None:
+    daemons = tmp_path / "node" / "daemons"
+    daemons.mkdir(parents=True)
+    (daemons / file).write_text("")
+    cgroups.create("node", [Hierarchy(tmp_path, unified=False, controllers=("rw", "cpu"))])
+    assert (daemons / file).read_text() == weight
+
+
 def test_a_missing_controller_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="lacks the controllers cpuset, memory"):
         cgroups.create("node", [unified(tmp_path, "cpu pids")])

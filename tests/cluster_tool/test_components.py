@@ -42,7 +42,8 @@ def test_every_certificate_a_component_is_given_is_made(plan: Plan) -> None:
     made = {
         f"{certificate.name}.{kind}" for certificate in pki.certificates(SETTINGS) for kind in ("crt", "key")
     }
-    made |= {f"{user}.conf" for user in pki.KUBECONFIGS} | {"ca.crt", "ca.key", "sa.key", "sa.pub"}
+    made |= {f"{user}.conf" for user in pki.KUBECONFIGS} | {"sa.key", "sa.pub"}
+    made |= {f"{authority}.{kind}" for authority in pki.AUTHORITIES for kind in ("crt", "key")}
     words = [value for component in plan.components for value in flags(plan, component.name).values()]
     text = " ".join(words) + json.dumps(FILES)
     used = {

@@ -73,3 +73,23 @@ def test_a_second_call_changes_nothing(settings: Settings) -> None:
     before = (settings.pki / "ca.crt").read_bytes()
     pki.ensure(settings)
     assert (settings.pki / "ca.crt").read_bytes() == before
+
+
+def test_what_speaks_for_others_is_of_an_authority_of_its_own(settings: Settings) -> None:
+    def verified(authority: str) -> bool:
+        made = settings.pki / f"{pki.FRONT_PROXY}.crt"
+        return openssl("verify", "-CAfile", settings.pki / f"{authority}.crt", made).strip().endswith("OK")
+
+    assert verified(pki.FRONT_PROXY_CA)
+    assert not verified(pki.CA)
+
+
+def test_what_an_older_node_lacks_is_added_and_the_rest_stays(tmp_path: Path) -> None:
+    settings = Settings(name="node", cache=tmp_path / "cache", state=tmp_path / "state")
+    pki.ensure(settings)
+    before = (settings.pki / "ca.crt").read_bytes(), (settings.pki / "sa.key").read_bytes()
+    lost = settings.pki / f"{pki.FRONT_PROXY}.crt"
+    lost.unlink()
+    pki.ensure(settings)
+    assert lost.exists()
+    assert ((settings.pki / "ca.crt").read_bytes(), (settings.pki / "sa.key").read_bytes()) == before

@@ -141,3 +141,12 @@ def test_a_caller_that_hangs_up_is_survived(supervised: Supervised) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(supervised.state / "supervisor.sock"))
     assert eventually(lambda: supervised.pid("steady"))
+
+
+def test_a_client_that_is_slow_to_speak_is_answered(supervised: Supervised) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE_SECONDS)
+        connection.connect(str(supervised.state / "supervisor.sock"))
+        time.sleep(1.5)
+        connection.sendall(b'{"verb": "status"}\n')
+        assert "components" in json.loads(connection.makefile().readline())

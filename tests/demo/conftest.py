@@ -7,14 +7,16 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from demo import output
 from demo.evaluate import kv_checks, run_part, slo_checks
 from demo.load import ClientFigures
 from demo.recording import load_span, parse
-from demo.report import CalibrationPart, Kv, KvRun, LoadPart, Machine, Report, Run
+from demo.report import CalibrationPart, Kv, KvRun, LoadPart, Machine, Place, Report, Run
 
 LO, GROWTH = 1e-4, 1.04
 
@@ -46,8 +48,9 @@ class Tape:
 
     def __init__(self) -> None:
         self.at, self.boot = 100.0, "boot-1"
-        self.cap, self.running, self.waiting = 32, 0, 0
+        self.cap, self.budget, self.running, self.waiting = 32, 2048, 0, 0
         self.arrived, self.tokens, self.preemptions, self.used = 0, 0, 0, 0
+        self.finished = 0
         self.itl, self.ttft, self.queue = Digest(), Digest(), Digest()
         self.lines: list[str] = []
         self.rng = random.Random(1)
@@ -65,7 +68,7 @@ class Tape:
         engine = {
             "max_num_seqs": 32,
             "max_num_active_seqs": self.cap,
-            "max_num_scheduled_tokens": 2048,
+            "max_num_scheduled_tokens": self.budget,
             "running": self.running,
             "waiting": self.waiting,
             "preemptions": self.preemptions,
@@ -79,7 +82,7 @@ class Tape:
             "queue": self.queue.to_json(),
             "prompt_tokens": 0,
             "generation_tokens": self.tokens,
-            "finished": {"length": 0},
+            "finished": {"length": self.finished, "stop": 1, "abort": 7},
             "arrived": self.arrived,
         }
         snapshot = {
@@ -138,10 +141,10 @@ def client() -> ClientFigures:
 def run_of(tape: Tape, client: ClientFigures) -> Callable[..., Run]:
     """Makes one overload of 75 s with the given latency, as the report has it."""
 
-    def make(itl_s: float, seconds: int = 75) -> Run:
+    def make(itl_s: float, seconds: int = 75, tokens: int = 1000) -> Run:
         tape.quiet(1)
         after = tape.at
-        tape.load(seconds, itl_s)
+        tape.load(seconds, itl_s, tokens)
         tape.quiet(2)
         readings = parse(tape.lines)
         span = load_span(readings, after)
@@ -153,22 +156,23 @@ def run_of(tape: Tape, client: ClientFigures) -> Callable[..., Run]:
 
 @pytest.fixture
 def kv_of() -> Callable[..., Kv]:
-    """Makes a memory-bound pair of runs with so many preemptions each."""
+    """Makes a memory-bound pair of runs with so many preemptions each, and a throughput for the second."""
 
-    def run(preemptions: int) -> KvRun:
+    def run(preemptions: int, tokens_per_s: float) -> KvRun:
         return KvRun(
-            preemptions_settling=5,
+            place=Place(start=101, end=131),
             seconds=30,
             preemptions=preemptions,
             preemptions_per_minute=2 * preemptions,
-            tokens_per_s=500,
+            tokens_per_s=tokens_per_s,
+            finished=13,
             cap_last=10,
         )
 
-    def make(off: int, auto: int, diagnosis: str = "KVPressure") -> Kv:
+    def make(off: int, auto: int, diagnosis: str = "KVPressure", tokens_per_s: float = 500) -> Kv:
         return Kv(
-            off=run(off),
-            auto=run(auto),
+            off=run(off, 500),
+            auto=run(auto, tokens_per_s),
             streams_total=48,
             streams_cut=0,
             diagnosis=diagnosis,
@@ -182,27 +186,38 @@ def kv_of() -> Callable[..., Kv]:
 @pytest.fixture
 def report(run_of: Callable[..., Run], kv_of: Callable[..., Kv]) -> Report:
     """A report in which every promise was kept."""
-    off, auto, kv = run_of(0.040), run_of(0.015), kv_of(40, 2)
+    off, cap_alone, auto, kv = run_of(0.040), run_of(0.015, tokens=700), run_of(0.015), kv_of(40, 2)
     return Report(
         started="2026-01-01T00:00:00Z",
         duration_s=340,
         cluster="own",
-        machine=Machine(cpu="a processor", cores=2, memory_gib=23.4, kernel="6.1"),
-        versions={"vllm": "0.32.0"},
+        machine=Machine(cpu="a processor", cores=2, memory_gib=23.4, kernel="6.1", dtype="float32"),
+        versions={"vllm": "0.32.0", "Kubernetes": "1.34.4"},
         statistic="p95",
         target_ms=20,
         calibration=CalibrationPart(one_stream_ms=8.0, ceiling_ms=38.0, ceiling=32, target_ms=20),
         load=LoadPart(description="40 streams at once", concurrency=40, settle_s=30, window_s=10),
         off=off,
+        cap_alone=cap_alone,
         auto=auto,
         seconds_to_hold=6.0,
         cap_changes=4,
+        budget_changes=9,
         pods_rolled=False,
         retune_ms=None,
         kv=kv,
         tuner_overhead=None,
-        checks=(*slo_checks(off, auto, 6.0, False), *kv_checks(kv)),
+        checks=(*slo_checks(off, cap_alone, auto, 6.0, False), *kv_checks(kv)),
         resource="NAME READY\nchat True",
+        resource_wide="NAME READY BUDGET\nchat True 64",
         decisions=("cap 32 -> 14",),
         events=(),
     )
+
+
+@pytest.fixture
+def left(tmp_path: Path, tape: Tape, report: Report) -> Path:
+    """The folder that a demo has left, but for its page and picture."""
+    (tmp_path / output.RECORDING).write_text("\n".join(tape.lines))
+    (tmp_path / output.REPORT).write_text(report.model_dump_json())
+    return tmp_path

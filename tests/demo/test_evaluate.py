@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from demo.evaluate import NotMeasuredError, kv_checks, kv_run, run_part, slo_checks
+from demo.evaluate import KV_FILL_S, NotMeasuredError, kv_checks, kv_run, run_part, slo_checks
 from demo.recording import Span, load_span, parse
 from demo.report import Report
 
@@ -73,41 +73,68 @@ def test_a_restart_during_the_load_is_not_averaged_away(tape, client) -> None:
 )
 def test_each_promise_fails_for_its_own_reason(run_of, off_itl, auto_itl, held, rolled, broken) -> None:
     off, auto = run_of(off_itl), run_of(auto_itl)
-    checks = slo_checks(off, auto, held, rolled)
+    checks = slo_checks(off, auto, auto, held, rolled)
     assert [check.name for check in checks if not check.passed] == broken
 
 
 def test_a_cut_stream_breaks_its_promise(run_of) -> None:
     off, auto = run_of(0.040), run_of(0.015)
-    checks = slo_checks(off, auto.model_copy(update={"streams_cut": 1}), 5.0, False)
+    checks = slo_checks(off, auto.model_copy(update={"streams_cut": 1}), auto, 5.0, False)
     assert [check.name for check in checks if not check.passed] == ["no stream is cut"]
+
+
+def test_of_a_short_run_one_window_may_miss_and_not_two(run_of) -> None:
+    off, auto = run_of(0.040), run_of(0.015)
+    for missed, broken in ((1, []), (2, ["with tuning the objective is held"])):
+        run = auto.model_copy(update={"violated_window_share": round(missed / auto.windows, 3)})
+        checks = slo_checks(off, auto, run, 5.0, False)
+        assert [check.name for check in checks if not check.passed] == broken
+
+
+def test_both_knobs_must_do_the_work_of_the_cap_alone(run_of) -> None:
+    off, alone, auto = run_of(0.040), run_of(0.015, tokens=1000), run_of(0.015, tokens=990)
+    (broken,) = (check for check in slo_checks(off, alone, auto, 5.0, False) if not check.passed)
+    assert "990 tokens/s against 1000" in broken.detail
+
+
+def test_a_run_tells_the_settings_that_were_in_force_once_it_had_settled(tape, client) -> None:
+    tape.quiet(1)
+    after = tape.at
+    tape.load(20, 0.015)
+    for tape.cap, tape.budget in ((20, 96), (24, 64), (22, 80)):
+        tape.load(20, 0.015)
+    readings = parse(tape.lines)
+    span = load_span(readings, after)
+    assert span is not None
+    run = run_part(readings, span, "p95", TARGET_S, client)
+    assert (run.cap_lowest, run.cap_highest, run.cap_last) == (20, 24, 22)
+    assert (run.budget_lowest, run.budget_highest, run.budget_last) == (64, 96, 80)
 
 
 @pytest.mark.parametrize(
     ("made", "passed"),
     [
-        ((40, 2), [True, True]),
-        ((40, 39), [True, False]),
-        ((0, 0), [False, False]),
-        ((40, 2, "Healthy"), [False, True]),
+        ((40, 10), [True, True, True]),
+        ((40, 11), [True, False, True]),
+        ((0, 0), [False, False, True]),
+        ((40, 2, "Healthy"), [False, True, True]),
+        ((40, 2, "KVPressure", 470), [True, True, False]),
     ],
 )
 def test_memory_promises(kv_of, made, passed: list[bool]) -> None:
     assert [check.passed for check in kv_checks(kv_of(*made))] == passed
 
 
-def test_kv_run_is_the_difference_of_its_ends(tape) -> None:
+def test_kv_run_is_the_difference_of_its_ends_and_its_throughput_that_of_a_full_cache(tape) -> None:
     tape.quiet(1)
     start = tape.at
-    for _ in range(20):
-        tape.preemptions += 3
-        tape.second(0.02, 400)
-    for _ in range(30):
+    for second in range(30):
         tape.preemptions += 1
-        tape.second(0.02, 500)
+        tape.finished += 2
+        tape.second(0.02, 900 if second < KV_FILL_S else 500)
     run = kv_run(parse(tape.lines), Span(start, tape.at))
-    assert run.preemptions_settling == 60
     assert run.preemptions == 30
+    assert run.finished == 60
     assert run.preemptions_per_minute == pytest.approx(60)
     assert run.tokens_per_s == pytest.approx(500)
 
@@ -126,6 +153,7 @@ def test_the_schema_names_every_promised_figure() -> None:
         "target_ms",
         "statistic",
         "off",
+        "cap_alone",
         "auto",
         "retune_ms",
         "cap_changes",
@@ -139,6 +167,9 @@ def test_the_schema_names_every_promised_figure() -> None:
         "violated_window_share",
         "itl_ms",
         "goodput_tokens_per_s",
+        "budget_lowest",
+        "budget_highest",
+        "budget_last",
         "streams_total",
         "streams_cut",
         "client",

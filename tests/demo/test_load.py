@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
-import shlex
 
 import pytest
 
+from demo.bench import ENDED, packed
 from demo.load import (
-    BEGIN,
-    END,
+    CHUNK,
     MOST_STREAMS,
     Request,
     Shape,
-    bench_command,
+    bench_flags,
     client_figures,
     cut_streams,
     requests,
@@ -52,33 +49,33 @@ def test_the_trace_has_enough_hash_ids_and_shares_none() -> None:
     lines = [json.loads(line) for line in trace(requests(SHAPE, STREAMS)).splitlines()]
     ids = [i for line in lines for i in line["hash_ids"]]
     assert len(ids) == len(set(ids))
-    assert all(len(line["hash_ids"]) * 16 >= line["input_length"] for line in lines)
+    assert all(len(line["hash_ids"]) * CHUNK >= line["input_length"] for line in lines)
 
 
-def test_the_command_runs_the_benchmark_and_then_packs_its_result() -> None:
-    lines = bench_command("http://10.0.0.1:80", "tiny", "/models/tiny", 40, 50, "/trace.jsonl").splitlines()
-    assert lines[0] == "set -e"
-    words = shlex.split(lines[1])
-    assert words[:3] == ["vllm", "bench", "serve"]
-    assert words[words.index("--max-concurrency") + 1] == "40"
-    assert words[words.index("--num-prompts") + 1] == "50"
+def test_the_benchmark_is_told_the_load() -> None:
+    flags = bench_flags("http://10.0.0.1:80", "tiny", "/models/tiny", 40, "/trace.jsonl")
+    assert flags[flags.index("--max-concurrency") + 1] == "40"
+    assert flags[flags.index("--num-prompts") + 1] == str(MOST_STREAMS)
+    assert flags[flags.index("--dataset-path") + 1] == "/trace.jsonl"
+    assert "--save-detailed" in flags
 
 
-def test_a_run_has_as_many_streams_as_its_time_takes() -> None:
-    assert SHAPE.streams_in(seconds=90, tokens_per_s=1000) == 300
-    assert SHAPE.streams_in(seconds=1, tokens_per_s=1) == 2 * SHAPE.concurrency
-    assert SHAPE.streams_in(seconds=90, tokens_per_s=1e6) == MOST_STREAMS
+def test_a_result_survives_its_way() -> None:
+    assert unpack(packed({"completed": 3}).decode() + "\n") == {"completed": 3}
 
 
-def test_a_result_survives_the_log() -> None:
-    packed = base64.encodebytes(gzip.compress(json.dumps({"completed": 3}).encode())).decode()
-    log = f"INFO something\n{BEGIN}\n{packed}{END}\n"
-    assert unpack(log) == {"completed": 3}
-
-
-def test_a_log_without_a_result_shows_its_end() -> None:
-    with pytest.raises(ValueError, match="Connection refused"):
-        unpack("...\nOSError: Connection refused\n")
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (packed({"error": "OSError: Connection refused"}).decode(), "Connection refused"),
+        (packed({"completed": 3}).decode()[:20], "cannot be read"),
+        ("", "cannot be read"),
+        ("command terminated\n", "cannot be read"),
+    ],
+)
+def test_a_benchmark_that_failed_says_why(said: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        unpack(said)
 
 
 def test_short_and_failed_streams_are_cut() -> None:
@@ -101,3 +98,23 @@ def test_client_windows_are_judged_after_settling() -> None:
     assert bad.itl_ms == {"p50": 20.0, "p95": 20.0, "p99": 20.0}
     assert bad.streams == 50
     assert bad.cut == 0
+
+
+def test_a_first_token_counts_when_it_came_after_settling() -> None:
+    work = requests(SHAPE, STREAMS)
+    outcome = result(work, 0.010)
+    outcome["ttfts"] = [9.0] * 21 + [0.5] * 29
+    found = client_figures(outcome, work, settle_s=30.0, quantile=0.95, target_s=0.015)
+    assert found.ttft_ms == {"p50": 500.0, "p95": 500.0, "p99": 500.0}
+
+
+def test_streams_that_the_end_took_are_neither_streams_nor_cut() -> None:
+    work = requests(SHAPE, STREAMS)
+    outcome = result(work, 0.010)
+    for i in range(45, 50):
+        outcome["errors"][i], outcome["itls"][i], outcome["output_lens"][i] = ENDED, [], 0
+    found = client_figures(outcome, work, settle_s=30.0, quantile=0.95, target_s=0.015)
+    assert (found.streams, found.cut) == (45, 0)
+    assert found.windows == 1
+    with pytest.raises(ValueError, match="not a single stream"):
+        client_figures({**outcome, "errors": [ENDED] * 50}, work, settle_s=30.0, quantile=0.95, target_s=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from demo.recording import Span, cap_changes, load_span, near, parse, seconds_to_hold, windows
+from demo.recording import Span, changes, load_span, near, parse, seconds_to_hold, windows
 
 
 def test_lines_that_are_no_readings_are_skipped(tape) -> None:
@@ -86,11 +86,12 @@ def test_one_bad_window_of_three_is_not_held(tape) -> None:
     assert seconds_to_hold(parse(tape.lines), Span(start, tape.at), "p95", 0.020) is None
 
 
-def test_cap_changes_are_counted_between_readings(tape) -> None:
-    for cap in (32, 32, 16, 16, 18, 16):
-        tape.cap = cap
+def test_changes_are_counted_between_readings(tape) -> None:
+    for tape.cap, tape.budget in ((32, 2048), (32, 64), (16, 64), (16, 64), (18, 64), (16, 64)):
         tape.second()
-    assert cap_changes(parse(tape.lines)) == 3
+    readings = parse(tape.lines)
+    assert changes(reading.cap for reading in readings) == 3
+    assert changes(reading.budget for reading in readings) == 1
 
 
 def test_near_finds_the_closest_reading_and_nothing_far_away(tape) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from demo.modes import BOTH, CAP_ALONE, OFF
 from demo.release import helm_values, split
 from demo.settings import parse
 
@@ -38,3 +41,23 @@ def test_a_registrys_port_is_no_tag() -> None:
     assert split("registry.example:5000/operator:2") == ("registry.example:5000/operator", "2")
     with pytest.raises(ValueError, match="REPOSITORY:TAG"):
         split("registry.example:5000/operator")
+
+
+def test_the_report_goes_to_where_it_was_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse(["--output", "there"]).output == tmp_path / "there"
+
+
+def test_the_help_says_what_a_users_cluster_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "images/engine-cpu/Containerfile" in said
+    assert "DEMO_ENGINE_IMAGE" in said
+
+
+def test_each_run_says_what_stands_in_the_resource() -> None:
+    assert OFF.spec == "tuning.mode: Off"
+    assert CAP_ALONE.spec == "tuning.mode: Auto, prefillBudget: Fixed"
+    assert BOTH.spec == "tuning.mode: Auto, prefillBudget: Auto"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from harness.streams import parser, run
+from harness.streams import main, parser, run
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -79,6 +82,9 @@ async def test_short_aborted_and_refused_streams_are_cut(handler: Handler, cause
 async def test_a_server_that_is_not_there_cuts_and_is_not_flooded() -> None:
     summary = await load("http://127.0.0.1:9", "--seconds", "0.5")
     assert 4 <= summary["cut"] <= 20
+    assert list(summary["causes"]) == ["ClientConnectorError ECONNREFUSED"]
+    assert len(summary["cut_at_s"]) == summary["cut"]
+    assert all(0.0 <= at <= summary["seconds"] for at in summary["cut_at_s"])
 
 
 async def test_streams_hung_up_on_do_not_count() -> None:
@@ -91,3 +97,35 @@ async def test_streams_hung_up_on_do_not_count() -> None:
     summary = await outcome(endless, "--seconds", "0.3", "--drop")
     assert summary["streams"] == 0
     assert summary["cut"] == 0
+
+
+async def test_a_load_that_is_told_to_end_lets_its_streams_run_out() -> None:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        return await answering()(request)
+
+    summary = await outcome(slow, "--seconds", "60")
+    assert summary["streams"] == 4
+    assert summary["cut"] == 0
+
+
+async def test_a_followed_load_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    await outcome(answering(), "--seconds", "1.3", "--follow")
+    (line,) = (json.loads(said) for said in capsys.readouterr().out.splitlines())
+    assert line["done"] > 0
+    assert line["cut"] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--seconds", "1", "--requests", "1"], "exactly one"),
+        ([], "exactly one"),
+        (["--requests", "1", "--drop"], "needs --seconds"),
+        (["--requests", "1", "--concurrency", "0"], "--concurrency must be"),
+    ],
+)
+def test_flags_that_make_no_sense_together_are_refused(flags: list[str], said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        main(["--url", "http://127.0.0.1:9", "--model", "m", "--concurrency", "1", *flags])

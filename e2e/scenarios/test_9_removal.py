@@ -8,6 +8,7 @@ from demo.release import INSTANCE
 from demo.settings import RELEASE, Settings
 from harness.fleet import Fleet
 from harness.kube import Kube
+from harness.server import NAME_LABEL
 from harness.wait import until
 from scenarios.terms import NAMESPACE
 
@@ -16,7 +17,7 @@ CHILDREN = "deployments,replicasets,services,configmaps,poddisruptionbudgets,pod
 
 def children(kube: Kube, name: str) -> list[str]:
     """Kind and name of everything that belongs to a LlamaServer."""
-    found = kube.list(CHILDREN, NAMESPACE, f"llamaserver.dev/name={name}")
+    found = kube.list(CHILDREN, NAMESPACE, f"{NAME_LABEL}={name}")
     return sorted(f"{item['kind']}/{item['metadata']['name']}" for item in found)
 
 
@@ -50,7 +51,9 @@ def test_uninstalling_leaves_nothing_hanging(kube: Kube, settings: Settings, fle
     kube.helm("uninstall", RELEASE, "-n", settings.operator_namespace, "--wait")
 
     def left() -> list[str]:
-        found = kube.list("all,secrets,configmaps,serviceaccounts", settings.operator_namespace, INSTANCE)
+        # By name: what `all` stands for changes with the resources that others have defined and taken back.
+        kinds = f"{CHILDREN},secrets,serviceaccounts"
+        found = kube.list(kinds, settings.operator_namespace, INSTANCE)
         return [f"{item['kind']}/{item['metadata']['name']}" for item in found]
 
     until("everything of the release to go", lambda: not left(), 60, seen=left)
