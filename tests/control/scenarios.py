@@ -15,9 +15,10 @@ from pathlib import Path
 from llamaserver.api.enums import Statistic
 from llamaserver.control import Objective
 from llamaserver.simulate.demand import Demand, Request
-from llamaserver.simulate.faults import Fault, PodKilled, Silent, SlowStart, Stale, Straggler, TunerLost
+from llamaserver.simulate.faults import PodKilled, Silent, SlowStart, Stale, Straggler, TunerLost
 from llamaserver.simulate.shapes import Size, lognormal, poisson, shaped
 from llamaserver.simulate.traces import cut, from_rates, read_rates, read_requests
+from llamaserver.simulate.world import Fault
 
 SEEDS = (11, 12, 13, 14, 15)
 ONE = "default,best-cap,aimd,gradient2,alg2,mindie,llamaserver-cap,llamaserver"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.wording import alias_of
 from llamaserver.desired import BuildSettings, DesiredFleet, TunerDelivery
 from llamaserver.desired.rollout import ROLLS_NOTHING

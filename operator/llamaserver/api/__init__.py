@@ -13,7 +13,8 @@ from llamaserver.api.conditions import (
 from llamaserver.api.duration import Duration, format_duration, parse_duration
 from llamaserver.api.effective import EffectiveSpec, Target, effective
 from llamaserver.api.errors import InvalidSpec, Problem, SchemaError
-from llamaserver.api.server import LlamaServer, LlamaServerSpec, Metadata, parse, read_status
+from llamaserver.api.server import LlamaServer, Metadata, parse, read_status
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import Status
 
 __all__ = [

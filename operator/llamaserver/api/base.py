@@ -48,7 +48,7 @@ Fragment = Annotated[dict[str, Any], WithJsonSchema({"type": "object", PRESERVE:
 
 def cel(rule: str, message: str, field: str = "") -> dict[str, str]:
     """One CEL rule. `field`, such as `.replicas`, is where the error points, below the place of the rule."""
-    return {"rule": rule, "message": message, **({"fieldPath": field} if field else {})}
+    return {**({"fieldPath": field} if field else {}), "message": message, "rule": rule}
 
 
 def rules(*validations: dict[str, str]) -> dict[str, JsonValue]:

@@ -10,8 +10,10 @@ import yaml
 
 from llamaserver.api import names
 from llamaserver.api.base import cel
+from llamaserver.api.rules import SPEC_RULES
 from llamaserver.api.schema import Schema, structural_schema
-from llamaserver.api.server import MAX_NAME_LENGTH, NAME, NAME_CURE, LlamaServerSpec
+from llamaserver.api.server import MAX_NAME_LENGTH, NAME, NAME_CURE
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import NOT_SEEN, Status
 
 FILE_NAME: Final = f"{names.GROUP}_{names.PLURAL}.yaml"
@@ -69,7 +71,7 @@ def crd_yaml() -> str:
 
 
 def _root() -> Schema:
-    spec, status = structural_schema(LlamaServerSpec), structural_schema(Status)
+    spec, status = structural_schema(LlamaServerSpec) | SPEC_RULES, structural_schema(Status)
     status["default"] = {"observedGeneration": NOT_SEEN}
     return {
         "description": _DESCRIPTION,

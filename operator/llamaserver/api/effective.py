@@ -15,8 +15,8 @@ from llamaserver.api.enums import (
     TuningMode,
 )
 from llamaserver.api.parallel import other_parallel
-from llamaserver.api.server import LlamaServerSpec
 from llamaserver.api.source import Source, own_name, parse_uri
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import EffectiveStatus
 
 

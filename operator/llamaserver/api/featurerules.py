@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from llamaserver.api.errors import Problem
 from llamaserver.api.features import (
@@ -18,9 +17,7 @@ from llamaserver.api.features import (
     given_twice,
 )
 from llamaserver.api.source import own_name, parse_uri
-
-if TYPE_CHECKING:
-    from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.spec import LlamaServerSpec
 
 
 def feature_problems(spec: LlamaServerSpec) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from llamaserver.api.errors import Problem
 from llamaserver.api.names import ENGINE_CONTAINER, ENGINE_PORT, ENGINE_PORT_NAME
@@ -46,9 +46,7 @@ from llamaserver.api.podtemplate import (
     PodTemplateSpec,
     owned_refusal,
 )
-
-if TYPE_CHECKING:
-    from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.spec import LlamaServerSpec
 
 LONGEST_SPEC: Final = 128 * 1024
 """The children keep the spec in an annotation, and all annotations of an object may take 256 KiB."""

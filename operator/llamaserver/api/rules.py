@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import JsonValue
 
@@ -41,10 +41,8 @@ from llamaserver.api.parallel import other_parallel
 from llamaserver.api.placementrules import placement_problems
 from llamaserver.api.podtemplate import CACHE_CURE, CACHE_VOLUME
 from llamaserver.api.source import Scheme, parse_uri
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import NAME_RULES, name_problems
-
-if TYPE_CHECKING:
-    from llamaserver.api.server import LlamaServerSpec
 
 _SEQS: Final = f"(has(self.engine.maxNumSeqs) ? self.engine.maxNumSeqs : {MAX_NUM_SEQS})"
 _TOKENS: Final = (
@@ -148,7 +146,7 @@ SPEC_RULES: Final[dict[str, JsonValue]] = rules(
     *NAME_RULES,
 )
 
-Check = Callable[["LlamaServerSpec"], Iterator[Problem]]
+Check = Callable[[LlamaServerSpec], Iterator[Problem]]
 
 
 def problems(spec: LlamaServerSpec) -> Iterator[Problem]:

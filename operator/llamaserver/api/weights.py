@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from llamaserver.api.base import cel
 from llamaserver.api.errors import Problem
@@ -11,9 +11,7 @@ from llamaserver.api.managed import flag_name
 from llamaserver.api.names import DOWNLOAD_CONTAINER
 from llamaserver.api.podtemplate import PodContent
 from llamaserver.api.source import Scheme, parse_uri
-
-if TYPE_CHECKING:
-    from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.spec import LlamaServerSpec
 
 ELSEWHERE_VARIABLES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "VLLM_USE_MODELSCOPE")
 ELSEWHERE_FLAGS: Final = ("--download-dir", "--load-format")

@@ -12,8 +12,8 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.features import LoRASpec
 from llamaserver.api.managed import flag_name
 from llamaserver.api.names import ENGINE_PORT
-from llamaserver.api.server import LlamaServerSpec
 from llamaserver.api.source import Scheme, Source, parse_uri
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.release import ACCESS_LOG_FILTER_SINCE, Release
 from llamaserver.desired.shutdown import Shutdown

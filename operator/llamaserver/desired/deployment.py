@@ -13,7 +13,8 @@ from llamaserver.api.names import (
     child_labels,
     selector_labels,
 )
-from llamaserver.api.server import LlamaServer, LlamaServerSpec
+from llamaserver.api.server import LlamaServer
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.arguments import arguments
 from llamaserver.desired.download import DOWNLOAD_ALLOWANCE_S, with_download

@@ -13,8 +13,8 @@ from copy import deepcopy
 from typing import Any, Final
 
 from llamaserver.api.names import DOWNLOAD_CONTAINER, ENGINE_CONTAINER, ENGINE_PORT
-from llamaserver.api.server import LlamaServerSpec
 from llamaserver.api.source import parse_uri
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.environment import CACHE_DIR
 from llamaserver.desired.weights import MODEL_MOUNT, model_argument

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from llamaserver.api.engine import EnvVar
-from llamaserver.api.server import LlamaServerSpec
+from llamaserver.api.spec import LlamaServerSpec
 
 TUNER_DIR: Final = "/opt/llamaserver/tuner"
 KEYS_DIR: Final = "/etc/llamaserver/keys"

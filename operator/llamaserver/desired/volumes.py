@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.podtemplate import ADAPTER_PREFIX
-from llamaserver.api.server import LlamaServer, LlamaServerSpec
+from llamaserver.api.server import LlamaServer
 from llamaserver.api.source import Scheme, Source
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.arguments import (
     ADAPTERS_MOUNT,

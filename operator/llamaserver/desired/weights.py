@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from llamaserver.api.server import LlamaServerSpec
 from llamaserver.api.source import Scheme, Source, parse_uri
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 
 MODEL_MOUNT: Final = "/mnt/model"

@@ -10,7 +10,6 @@ from llamaserver.control import Limits, Objective
 from llamaserver.control.objective import JUDGED_S
 from llamaserver.simulate.demand import Demand
 from llamaserver.simulate.engine import too_long
-from llamaserver.simulate.faults import Fault
 from llamaserver.simulate.foresight import foresight, saturated, served
 from llamaserver.simulate.hindsight import best_cap, best_pair
 from llamaserver.simulate.outcome import Moment, Outcome, Traced, judged, mean_of
@@ -18,7 +17,7 @@ from llamaserver.simulate.policies import BEST_PAIR, Policy
 from llamaserver.simulate.profiles import Profile
 from llamaserver.simulate.rules.caps import Static
 from llamaserver.simulate.rules.foresight import Foresight
-from llamaserver.simulate.world import World
+from llamaserver.simulate.world import Fault, World
 from llamaserver.simulate.wrongs import Watch
 
 Tell = Callable[[str, float], None]

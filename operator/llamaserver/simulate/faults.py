@@ -7,34 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
 
 from llamaserver.observe import Failure, Sample, Unusable, parse_exposition, parse_snapshot
+from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import slower
-
-if TYPE_CHECKING:
-    from llamaserver.simulate.engine import Engine
-    from llamaserver.simulate.world import World
-
-
-class Fault(Protocol):
-    """Something that goes wrong from `at` until `until`, in seconds."""
-
-    @property
-    def at(self) -> float: ...
-
-    @property
-    def until(self) -> float: ...
-
-    def begin(self, world: World) -> None: ...
-
-    def end(self, world: World) -> None: ...
-
-
-View = Callable[[str, "Engine", float], Sample | Failure]
-"""How one pod is seen instead of as it is: by its name, itself and the time."""
+from llamaserver.simulate.world import View, World
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from llamaserver.api.enums import ScalingMode
 from llamaserver.control import Decision, Fleet, Learned, Limits, Objective, Setpoint, decide, initial
@@ -27,7 +28,6 @@ from llamaserver.observe import (
 from llamaserver.simulate.clients import Token, statistic, windows
 from llamaserver.simulate.demand import Request, nothing
 from llamaserver.simulate.engine import Engine, Sequence
-from llamaserver.simulate.faults import Fault, View
 from llamaserver.simulate.lengths import Allowed, Lengths, to_the_end, words
 from llamaserver.simulate.profiles import CPU_24M, Profile
 from llamaserver.simulate.rules import CapRule, ReplicaRule, fleet_seen, seen
@@ -45,6 +45,24 @@ class Orders:
 
     setpoints: Mapping[str, Setpoint]
     replicas: int | None
+
+
+class Fault(Protocol):
+    """Something that goes wrong from `at` until `until`, in seconds."""
+
+    @property
+    def at(self) -> float: ...
+
+    @property
+    def until(self) -> float: ...
+
+    def begin(self, world: World) -> None: ...
+
+    def end(self, world: World) -> None: ...
+
+
+View = Callable[[str, Engine, float], Sample | Failure]
+"""How one pod is seen instead of as it is: by its name, itself and the time."""
 
 
 @dataclass

@@ -22,8 +22,7 @@ from itertools import takewhile
 from llamaserver.control.objective import JUDGED_S
 from llamaserver.simulate.clients import Token, statistic
 from llamaserver.simulate.engine import Engine
-from llamaserver.simulate.faults import Fault
-from llamaserver.simulate.world import World
+from llamaserver.simulate.world import Fault, World
 
 AFTER_S = 60.0
 IDLE = 0.5
