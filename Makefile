@@ -8,6 +8,7 @@ SHELL := /bin/bash
 export LLAMASERVER_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/llamaserver-operator
 CLUSTER ?= own
 SCENARIOS ?= e2e
+WORKERS ?= 2
 UV_VERSION := 0.13.9
 UV := $(LLAMASERVER_CACHE)/uv-$(UV_VERSION)/bin/uv
 PYTHON := .venv/bin/python
@@ -60,8 +61,8 @@ lint: venv ## Style, types and the import rule.
 	@.venv/bin/lint-imports
 
 .PHONY: test
-test: lint binaries engine ## All tests that need no running cluster: against a real API server, real Helm, the real vLLM wheel.
-	@LLAMASERVER_VLLM_PYTHON="$$($(NODE) engine --print-python)" $(PYTHON) -m pytest
+test: lint binaries engine ## All tests that need no running cluster: against a real API server, real Helm, the real vLLM wheel. WORKERS=1 for one after the other.
+	@LLAMASERVER_VLLM_PYTHON="$$($(NODE) engine --print-python)" $(PYTHON) -m pytest -n $(WORKERS) --dist loadfile
 
 .PHONY: format
 format: venv ## Format the code.

@@ -72,6 +72,7 @@ def test_a_result_survives_its_way() -> None:
         ("", "cannot be read"),
         ("command terminated\n", "cannot be read"),
     ],
+    ids=["its own error", "cut short", "nothing", "not its own"],
 )
 def test_a_benchmark_that_failed_says_why(said: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):

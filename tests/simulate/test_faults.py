@@ -12,12 +12,12 @@ from llamaserver.observe import NoWindow, Window
 from llamaserver.observe.types import Source
 from llamaserver.simulate.compare import Scenario, run
 from llamaserver.simulate.demand import Demand, constant
-from llamaserver.simulate.faults import Fault, PodKilled, Silent, SlowStart, Stale, Straggler, TunerLost
+from llamaserver.simulate.faults import PodKilled, Silent, SlowStart, Stale, Straggler, TunerLost
 from llamaserver.simulate.policies import policy
 from llamaserver.simulate.profiles import CPU_24M
 from llamaserver.simulate.rules.caps import Static
 from llamaserver.simulate.shapes import Size, shaped
-from llamaserver.simulate.world import Orders, World
+from llamaserver.simulate.world import Fault, Orders, World
 from llamaserver.simulate.wrongs import Watch
 
 MEAN_20 = Objective(0.020, Statistic.MEAN)

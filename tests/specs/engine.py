@@ -121,6 +121,6 @@ BAD = {
         )
         for entry in MANAGED
         for flag in entry.flags
-        for spelled in {flag, f"{flag}=1", flag[:2] + flag[2:].replace("-", "_")}
+        for spelled in dict.fromkeys((flag, f"{flag}=1", flag[:2] + flag[2:].replace("-", "_")))
     },
 }
