@@ -97,9 +97,34 @@ def test_a_trace_is_played(tmp_path: Path) -> None:
     )
 
 
+def test_a_prefix_cache_is_told_of_below_the_table_and_shortens_the_wait(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    rows = [
+        {"timestamp": 200 * i, "input_length": 1500, "output_length": 50, "hash_ids": [1, 2, 3 + i]}
+        for i in range(300)
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = (*SHORT, "--trace", str(trace), "--policies", "default")
+    without, cached = call(*asked), call(*asked, "--prefix-cache")
+    assert cached.exit_code == 0, cached.output
+    assert cached.stdout.splitlines()[-1] == "Of the prompt tokens the prefix cache had 68.0 % (default)."
+    assert "prefix cache" not in without.stdout
+    off, on = (json.loads(call(*asked, *more, "--json").stdout) for more in ((), ("--prefix-cache",)))
+    assert (off["prefix_cache"], on["prefix_cache"]) == (False, True)
+    off_mean, on_mean = (found["policies"]["default"]["mean"] for found in (off, on))
+    assert off_mean["prefix_hit_share"] == 0.0
+    assert on_mean["ttft_p50_s"] < 0.5 * off_mean["ttft_p50_s"]
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
+        (["--prefix-cache"], 1, "the shape steady does not tell which prompts begin alike"),
+        (
+            ["--prefix-cache", "--max", "2", "--policies", "default+oracle"],
+            2,
+            "leave it or --prefix-cache out",
+        ),
         (["--policies", "magic"], 1, "there is no policy 'magic'; there are"),
         (["--policies", "default+hpa"], 2, "give --max"),
         (["--objective", "p95"], 2, "as p95:40ms"),

@@ -44,6 +44,49 @@ def test_a_mooncake_trace_tells_milliseconds(tmp_path: Path) -> None:
     assert read_requests(written(tmp_path, MOONCAKE)) == [Request(0.0, 6758, 500), Request(3.0, 7322, 490)]
 
 
+BLOCKS = (
+    '{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9]}\n'
+    '{"timestamp": 3000, "input_length": 1024, "output_length": 4, "hash_ids": [7, 10]}\n'
+)
+
+
+def test_a_mooncake_trace_tells_the_full_blocks_of_its_prompts_where_they_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, BLOCKS)
+    read = read_requests(path, prefixes=True)
+    assert read == [Request(0.0, 1100, 5, (7, 8)), Request(3.0, 1024, 4, (7, 10))]
+    assert [r.hash_ids for r in cut(read, 1.0, 5.0, 2.0)] == [(7, 10)]
+    assert all(r.hash_ids == () for r in read_requests(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (AZURE, "leave --prefix-cache out"),
+        (RATES, "leave --prefix-cache out"),
+        (BLOCKS.replace(', "hash_ids": [7, 10]', ""), "line 2, without hash_ids"),
+        (BLOCKS.replace("[7, 10]", '"7"'), "line 2, column hash_ids: this is no list of whole numbers"),
+        (BLOCKS.replace("[7, 10]", "[7, true]"), "line 2, column hash_ids: this is no list"),
+        (BLOCKS.replace("[7, 8, 9]", "[7]"), "1 blocks for 1100 tokens; give one for every 512"),
+        (BLOCKS.replace("[7, 10]", "[7, 7]"), "line 2, column hash_ids: a block comes twice"),
+    ],
+)
+def test_a_trace_that_does_not_tell_what_is_shared_is_refused_for_a_prefix_cache(
+    tmp_path: Path, text: str, says: str
+) -> None:
+    with pytest.raises(SimulationError) as error:
+        demand_of(
+            written(tmp_path, text),
+            duration_s=60.0,
+            rate=5.0 if text == RATES else None,
+            lengths=lognormal(1, 2),
+            seed=1,
+            prefixes=True,
+        )
+    assert says in str(error.value)
+
+
 def test_a_shape_is_scaled_to_the_mean_and_squeezed_into_the_time(tmp_path: Path) -> None:
     path = written(tmp_path, RATES)
     assert is_rates(path)

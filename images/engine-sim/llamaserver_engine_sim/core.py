@@ -11,9 +11,9 @@ import asyncio
 import time
 from dataclasses import dataclass
 
-from llamaserver.simulate.engine import Sequence
 from llamaserver.simulate.live import Begun, Ended, LiveEngine
 from llamaserver.simulate.profiles import Profile
+from llamaserver.simulate.sequence import Sequence
 from llamaserver_engine_sim.metrics import VllmMetrics
 from llamaserver_engine_sim.port import PlantPort
 from llamaserver_engine_sim.statistics import FinishedRequest, IterationStats

@@ -15,7 +15,7 @@ from llamaserver.simulate.errors import SimulationError
 from llamaserver.simulate.outcome import SETTLE_S
 from llamaserver.simulate.profiles import PROFILES, Calibrated, parse_profile
 from llamaserver.simulate.shapes import OVERLOAD, SHAPES, Size, shaped
-from llamaserver.simulate.traces import demand_of
+from llamaserver.simulate.traces import demand_of, no_prefixes
 
 LEAST_S = SETTLE_S + JUDGED_S
 HALF = 0.5
@@ -113,8 +113,10 @@ def _shapes(closed: bool) -> str:
     return ", ".join(name for name, shape in SHAPES.items() if shape.closed == closed)
 
 
-def demand_from(given: dict[str, Any], replicas: int) -> Callable[[int], Demand]:
-    """The demand by seed that the options ask for. Raises SimulationError and click.UsageError."""
+def demand_from(given: dict[str, Any], replicas: int, prefixes: bool = False) -> Callable[[int], Demand]:
+    """The demand by seed that the options ask for; with `prefixes` one that tells what its prompts share.
+    Raises SimulationError and click.UsageError.
+    """
     calibrated: Calibrated = given["profile"]
     trace, shape, duration_s = given["trace"], given["shape"], given["duration"]
     if duration_s < LEAST_S:
@@ -133,6 +135,8 @@ def demand_from(given: dict[str, Any], replicas: int) -> Callable[[int], Demand]
     size = Size(duration_s, streams, rate or usual, prompt, output)
     if trace is None:
         name = shape or "steady"
+        if prefixes:
+            raise no_prefixes(f"the shape {name}")
         if not SHAPES[name].closed and given["streams"] is not None:
             raise click.UsageError(
                 f"the shape {name} has no clients that wait: give --rate, or a --shape that has some: "
@@ -151,4 +155,5 @@ def demand_from(given: dict[str, Any], replicas: int) -> Callable[[int], Demand]
         rate=rate,
         lengths=size.lengths,
         seed=seed,
+        prefixes=prefixes,
     )

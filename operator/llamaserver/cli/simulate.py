@@ -18,7 +18,8 @@ from llamaserver.simulate.policies import SAYS, SCALERS_SAY, USUAL, policies
 from llamaserver.simulate.profiles import Calibrated
 from llamaserver.simulate.report import document, page, table
 from llamaserver.simulate.report.data import said
-from llamaserver.simulate.report.table import refusals
+from llamaserver.simulate.report.table import hits, refusals
+from llamaserver.simulate.rules.foresight import Foresight
 
 HTML, JSON = "simulate.html", "simulate.json"
 _POLICIES = "\n".join(f"    {name:16} {says}" for name, says in SAYS.items())
@@ -75,6 +76,12 @@ Any of them with somebody else's replicas, between --min and --max:
     help="May be given several times: figures are then means.",
 )
 @click.option(
+    "--prefix-cache",
+    is_flag=True,
+    help="Let engines keep the blocks of prompts and share them, as vLLM does by default. Needs a trace that "
+    "tells them: Mooncake's hash_ids.",
+)
+@click.option(
     "--output",
     type=OutputParam(),
     metavar="DIR",
@@ -89,6 +96,7 @@ def simulate(
     most: int | None,
     cold_start: float,
     seeds: tuple[int, ...],
+    prefix_cache: bool,
     output: Path | None,
     as_json: bool,
     **given: Any,
@@ -105,8 +113,13 @@ def simulate(
         chosen = policies(names)
         if least == most and (other := [p.name for p in chosen if p.replicas is not None]):
             raise click.UsageError(f"{other[0]} scales, and there is nothing to scale: give --max")
+        if prefix_cache and (oracles := [p.name for p in chosen if isinstance(p.replicas, Foresight)]):
+            raise click.UsageError(
+                f"{oracles[0]} plans by what a replica serves of prompts that share nothing: leave it or "
+                "--prefix-cache out"
+            )
         scenario = Scenario(
-            demand_from(given, replicas),
+            demand_from(given, replicas, prefix_cache),
             calibrated.profile,
             objective,
             replicas,
@@ -114,6 +127,7 @@ def simulate(
             most,
             cold_start,
             tuple(dict.fromkeys(seeds)),
+            prefix_cache=prefix_cache,
         )
         with Progress() as progress:
             results = compare(scenario, chosen, progress.tell)
@@ -127,7 +141,8 @@ def simulate(
         click.echo(json.dumps(found, indent=1, allow_nan=False))
     else:
         click.echo(f"{found['demand']['name']}; {calibrated.name}; {said(objective)}\n\n{table(results)}")
-        if refused := refusals((r.mean for r in results), scenario.profile.longest):
-            click.echo(f"\n{refused}")
+        for note in (refusals((r.mean for r in results), scenario.profile.longest), hits(scenario, results)):
+            if note:
+                click.echo(f"\n{note}")
     if output is not None:
         click.echo(f"wrote {output / HTML} and {output / JSON}", err=True)

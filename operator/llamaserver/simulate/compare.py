@@ -44,6 +44,7 @@ class Scenario:
     window_s: float = JUDGED_S
     """Over how long the objective is judged."""
     faults: Sequence[Fault] = ()
+    prefix_cache: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def run(
         caps_by=policy.caps,
         replicas_by=policy.replicas,
         faults=scenario.faults,
+        prefix_cache=scenario.prefix_cache,
         shown=policy.shown,
     )
     moments, watch = [], Watch(scenario.faults)

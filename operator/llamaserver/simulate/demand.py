@@ -23,6 +23,9 @@ class Request:
     at: float
     prompt: int
     output: int
+    hash_ids: tuple[int, ...] = ()
+    """For each full block of the prompt (`prefixes.BLOCK` tokens) a number that stands for it and all before
+    it, as in Mooncake's traces; empty where nothing is known of shared prefixes."""
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,12 @@ import json
 import math
 import random
 from collections import defaultdict, deque
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from llamaserver.simulate import speech
 from llamaserver.simulate.errors import SimulationError
 from llamaserver.simulate.lengths import Allowed, Lengths, to_the_end, words
 from llamaserver.simulate.profiles import Profile
+from llamaserver.simulate.sequence import Sequence, Step
 from llamaserver.simulate.tally import ITL_EDGES, QUEUE_EDGES, Histogram, Moments, Tally, length_edges
 
 STALL_S = 0.02
@@ -32,43 +31,6 @@ def too_long(profile: Profile) -> SimulationError:
         f"every request is longer than the {profile.longest} tokens that this engine serves, and is refused: "
         "ask for shorter ones, or raise max_model_len and kv_tokens of the profile"
     )
-
-
-@dataclass(eq=False, slots=True)
-class Sequence:
-    """A request in the engine."""
-
-    prompt: int
-    output: int
-    arrived: float
-    to_prefill: int
-    most: int
-    """Its max_tokens."""
-    generated: int = 0
-    prefilled: int = 0
-    began_at: int = 0
-    """The engine's count of steps when it began to decode."""
-    last_token: float = 0.0
-    admitted: bool = False
-    admitted_at: float = 0.0
-    """When it left the queue for the first time."""
-    alive: int = 0
-    """Which of its lives this is: one ends with every preemption."""
-    stream: bool = False
-    """Whether a closed-loop client waits for it."""
-
-
-class Step(NamedTuple):
-    """A step that has begun: what it holds, and how long it takes."""
-
-    chunks: list[tuple[Sequence, int]]
-    """Prompts, and the tokens of each that are prefilled."""
-    batch: int
-    """Sequences that decode."""
-    resident: int
-    """KV tokens when it began."""
-    prefill: int
-    seconds: float
 
 
 class Engine:
@@ -130,6 +92,9 @@ class Engine:
         self.decoding = 0
         self.decodes = 0
         self.kv = 0
+        self.saved = 0
+        """Of the tokens in `kv` those that a prefix cache has once for several sequences, see prefixes.py."""
+        self.prefix_queries = self.prefix_hits = self.cached_prompt_tokens = 0
         self.ending: defaultdict[int, list[tuple[Sequence, int]]] = defaultdict(list)
         """Sequences by the count of steps at which they have all of their tokens, with their life then."""
         self.moments = {"decode": Moments(), "mixed": Moments()}
@@ -152,7 +117,9 @@ class Engine:
             self.rate = rate
             self.next_arrival = self.now + self.rng.expovariate(rate) if rate > 0 else math.inf
 
-    def _asked(self, at: float, prompt: int, output: int, stream: bool = False) -> Sequence | None:
+    def _asked(
+        self, at: float, prompt: int, output: int, stream: bool = False, hash_ids: tuple[int, ...] = ()
+    ) -> Sequence | None:
         """A request with what it may generate; None, and counted, where vLLM refuses it."""
         output, room = max(2, output), self.longest - prompt
         allowed = self.allowed(output)
@@ -160,7 +127,7 @@ class Engine:
         if most < 2 or most > room:
             self.refused_ever += 1
             return None
-        return Sequence(prompt, min(output, most), at, prompt, most, stream=stream)
+        return Sequence(prompt, min(output, most), at, prompt, most, stream=stream, hash_ids=hash_ids)
 
     def _arrive(self, stream: bool) -> bool:
         """Whether a request came and was not refused."""
@@ -173,9 +140,9 @@ class Engine:
         self.live_streams += stream
         return True
 
-    def submit(self, at: float, prompt: int, output: int) -> None:
+    def submit(self, at: float, prompt: int, output: int, hash_ids: tuple[int, ...] = ()) -> None:
         """A request that comes at `at`, not before those submitted already."""
-        asked = self._asked(at, prompt, output)
+        asked = self._asked(at, prompt, output, hash_ids=hash_ids)
         if asked is not None:
             self.coming.append(asked)
 
@@ -224,24 +191,20 @@ class Engine:
                 continue
             self._end(self._begin())
 
-    def _free_for(self, decoding: int) -> None:
-        """Preempts the newest sequences until every decoding one has room for its next token."""
-        while self.kv + decoding > self.profile.kv_tokens and len(self.running) > 1:
-            victim, _ = self.running.popitem()
-            victim.alive += 1
-            if victim.prefilled >= victim.to_prefill:
-                victim.generated += self.decodes - victim.began_at
-                victim.last_token = self.now
-                self.decoding -= 1
-                decoding -= 1
-                self.kv -= victim.prompt + victim.generated
-            else:
-                self.kv -= victim.prefilled
-            victim.to_prefill, victim.prefilled = victim.prompt + victim.generated, 0
-            self.waiting.appendleft(victim)
-            self.preemptions += 1
-            self.preempted_ever += 1
-            self.clean = False
+    def _preempt(self, victim: Sequence) -> None:
+        victim.alive += 1
+        if victim.prefilled >= victim.to_prefill:
+            victim.generated += self.decodes - victim.began_at
+            victim.last_token = self.now
+            self.decoding -= 1
+            self.kv -= victim.prompt + victim.generated
+        else:
+            self.kv -= victim.prefilled
+        victim.to_prefill, victim.prefilled = victim.prompt + victim.generated, 0
+        self.waiting.appendleft(victim)
+        self.preemptions += 1
+        self.preempted_ever += 1
+        self.clean = False
 
     def _schedule(self) -> tuple[list[tuple[Sequence, int]], int]:
         """The prefill chunks of the next step and their sum.
@@ -250,10 +213,10 @@ class Engine:
         first: a prompt is only cut where the budget ends, and then nobody is admitted behind it, so the one
         that is still being prefilled is always the last. A prompt is admitted when all of it fits the cache.
         """
-        room = self.profile.kv_tokens - self.kv - self.decoding
-        if room < 0:
-            self._free_for(self.decoding)
-            room = self.profile.kv_tokens - self.kv - self.decoding
+        room = self.profile.kv_tokens + self.saved - self.kv - self.decoding
+        while room < 0 and len(self.running) > 1:
+            self._preempt(self.running.popitem()[0])
+            room = self.profile.kv_tokens + self.saved - self.kv - self.decoding
         # As the tuner does it: while a lowered cap drains, every sequence keeps its token.
         in_force = min(self.profile.budget, self.budget + max(0, len(self.running) - self.cap))
         budget = left = in_force - self.decoding
@@ -268,14 +231,19 @@ class Engine:
             room -= rest
         while self.waiting and left > 0 and len(self.running) < self.cap:
             s = self.waiting[0]
-            if s.to_prefill > room:
+            needs = self._needs(s)
+            if needs > room:
                 break
             self._admit(self.waiting.popleft())
-            take = min(left, s.to_prefill)
+            take = min(left, s.to_prefill - s.prefilled)
             chunks.append((s, take))
             left -= take
-            room -= s.to_prefill
+            room -= needs
         return chunks, budget - left
+
+    def _needs(self, s: Sequence) -> int:
+        """KV tokens that have to be free for a waiting sequence."""
+        return s.to_prefill
 
     def _admit(self, s: Sequence) -> None:
         self.running[s] = None
@@ -371,6 +339,11 @@ class Engine:
     def generated(self, s: Sequence) -> int:
         """The tokens that a sequence in the engine has generated so far."""
         return s.generated + (self.decodes - s.began_at if s.prefilled >= s.to_prefill else 0)
+
+    @property
+    def used(self) -> int:
+        """KV tokens that sequences hold."""
+        return self.kv - self.saved
 
     # --- doors ----------------------------------------------------------------------------------------------
     def put(self, cap: int | None, lease_s: float = 120.0, budget: int | None = None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import NamedTuple
 
-from llamaserver.simulate.engine import Engine, Sequence, Step
+from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import Profile
+from llamaserver.simulate.sequence import Sequence, Step
 
 
 class Begun(NamedTuple):

@@ -62,6 +62,8 @@ class Outcome:
     """Requests whose answer was broken off by the end of their replica. Nobody gives up waiting."""
     refused: float
     """Requests longer than the model allows. They are in no other figure."""
+    prefix_hit_share: float
+    """Of the prompt tokens that were looked up in a prefix cache; 0 without one."""
     wrong_actions: float
     """Actions in the wrong direction while something was broken, see simulate/wrongs.py."""
 
@@ -130,6 +132,7 @@ def judged(
             waiting_at_end=len(waiting),
             dropped=world.broken,
             refused=sum(e.refused_ever for e in world.ever()),
+            prefix_hit_share=_hit_share(world),
             wrong_actions=wrong_actions,
         ),
         windows=seen,
@@ -143,6 +146,10 @@ def _per_minute(world: World, moments: Sequence[Moment]) -> float:
     served_s = sum(m.replicas for m in moments if m.at > SETTLE_S) * world.tick_s
     changes = sum(at > SETTLE_S for at, _, _ in world.caps)
     return 60.0 * changes / served_s if served_s > 0.0 else math.nan
+
+
+def _hit_share(world: World) -> float:
+    return sum(e.prefix_hits for e in world.ever()) / max(1, sum(e.prefix_queries for e in world.ever()))
 
 
 def mean_of(outcomes: Sequence[Outcome]) -> Outcome:

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from llamaserver.simulate.engine import Engine, Sequence
+    from llamaserver.simulate.engine import Engine
+    from llamaserver.simulate.sequence import Sequence
 
 BLOCK = 16
 WAITING_TOLD = 256
@@ -60,7 +61,7 @@ def _core(engine: Engine) -> dict[str, object]:
         "kv": {
             "block_size": BLOCK,
             "num_blocks": p.kv_tokens // BLOCK,
-            "used_blocks": min(p.kv_tokens // BLOCK, math.ceil(engine.kv / BLOCK)),
+            "used_blocks": min(p.kv_tokens // BLOCK, math.ceil(engine.used / BLOCK)),
         },
         "preemptions": engine.preemptions,
         "steps": {kind: moments.json() for kind, moments in engine.moments.items()},
@@ -78,7 +79,7 @@ def _requests(engine: Engine) -> dict[str, object]:
         "ttft": engine.ttft.json(),
         "queue": engine.queue.json(),
         "prompt_tokens": engine.prompt_tokens,
-        "cached_prompt_tokens": 0,
+        "cached_prompt_tokens": engine.cached_prompt_tokens,
         "generation_tokens": engine.generation_tokens,
         "arrived": engine.arrived,
         "finished": {"stop": 0, "length": engine.finished, "abort": 0, "error": 0},
@@ -115,9 +116,12 @@ def exposition(engine: Engine) -> str:
     lines = [
         f"vllm:num_requests_running{{{own}}} {float(len(engine.running))}",
         f"vllm:num_requests_waiting{{{own}}} {float(len(engine.waiting))}",
-        f"vllm:kv_cache_usage_perc{{{own}}} {min(1.0, engine.kv / p.kv_tokens)}",
+        f"vllm:kv_cache_usage_perc{{{own}}} {min(1.0, engine.used / p.kv_tokens)}",
         f"vllm:num_preemptions_total{{{own}}} {float(engine.preemptions)}",
+        f"vllm:prefix_cache_queries_total{{{own}}} {float(engine.prefix_queries)}",
+        f"vllm:prefix_cache_hits_total{{{own}}} {float(engine.prefix_hits)}",
         f"vllm:prompt_tokens_total{{{own}}} {float(engine.prompt_tokens)}",
+        f"vllm:prompt_tokens_cached_total{{{own}}} {float(engine.cached_prompt_tokens)}",
         f"vllm:generation_tokens_total{{{own}}} {float(engine.generation_tokens)}",
         f'vllm:request_success_total{{{own},finished_reason="length"}} {float(engine.finished)}',
         f'vllm:cache_config_info{{engine="0",block_size="{BLOCK}",num_gpu_blocks="{blocks}"}} 1.0',

@@ -2,8 +2,8 @@
 
 Three formats, told apart by their first line: the CSV of Azure's LLM inference traces
 (`TIMESTAMP,ContextTokens,GeneratedTokens`), the JSON lines of Mooncake (`timestamp` in ms, `input_length`,
-`output_length`), and a CSV of rates over time (`t_s,req_per_s`), as derived from ServeGen, which is a shape
-without lengths.
+`output_length`, and `hash_ids` for the blocks of the prompt), and a CSV of rates over time (`t_s,req_per_s`),
+as derived from ServeGen, which is a shape without lengths.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import csv
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -20,10 +21,12 @@ from typing import NoReturn
 from llamaserver.simulate.demand import Demand, Request
 from llamaserver.simulate.errors import SimulationError
 from llamaserver.simulate.lengths import Lengths
+from llamaserver.simulate.prefixes import BLOCK
 from llamaserver.simulate.shapes import poisson
 
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE = ("timestamp", "input_length", "output_length")
+BLOCKS = "hash_ids"
 RATES = ("t_s", "req_per_s")
 FORMATS = (
     f"a CSV with the columns {','.join(AZURE)} (Azure's LLM traces), JSON lines with {', '.join(MOONCAKE)} "
@@ -43,22 +46,33 @@ class _Place:
         raise SimulationError(f"{self.path}, line {self.line}{column}: {problem}; {cure}")
 
 
-def read_requests(path: Path) -> list[Request]:
-    """The requests of an Azure or Mooncake trace, in the order of their times; the first comes at 0.
+def read_requests(path: Path, prefixes: bool = False) -> list[Request]:
+    """The requests of an Azure or Mooncake trace, in the order of their times; the first comes at 0. With
+    `prefixes` also the blocks that their prompts share.
 
     Raises SimulationError, which names file, line and column.
     """
     lines = _lines(path)
     first = lines[0].lstrip()
     if first.startswith("{"):
-        requests = [_mooncake(path, n, text) for n, text in enumerate(lines, 1) if text.strip()]
+        requests = [_mooncake(path, n, text, prefixes) for n, text in enumerate(lines, 1) if text.strip()]
+    elif prefixes:
+        raise no_prefixes(str(path))
     else:
         requests = list(_azure(path, lines))
     if not requests:
         _Place(path, 1).fail("there is no request below the head line", "give a trace with requests")
     requests.sort(key=lambda r: r.at)
     start = requests[0].at
-    return [Request(r.at - start, r.prompt, r.output) for r in requests]
+    return [replace(r, at=r.at - start) for r in requests]
+
+
+def no_prefixes(what: str) -> SimulationError:
+    """What to say where prompts that share nothing are to meet a prefix cache."""
+    return SimulationError(
+        f"{what} does not tell which prompts begin alike, so a prefix cache would be of no use: give a trace "
+        "with hash_ids, as Mooncake's are, or leave --prefix-cache out"
+    )
 
 
 def is_rates(path: Path) -> bool:
@@ -89,7 +103,7 @@ def cut(requests: Sequence[Request], start_s: float, duration_s: float, speed: f
     Times are those of the run: 0 is its start.
     """
     end = start_s + duration_s * speed
-    return [Request((r.at - start_s) / speed, r.prompt, r.output) for r in requests if start_s <= r.at < end]
+    return [replace(r, at=(r.at - start_s) / speed) for r in requests if start_s <= r.at < end]
 
 
 def from_rates(
@@ -127,13 +141,17 @@ def demand_of(
     rate: float | None,
     lengths: Lengths,
     seed: int,
+    prefixes: bool = False,
 ) -> Demand:
     """The demand that a file gives: its requests as they are, or arrivals that follow its shape.
 
     `rate` is the mean of a shape in requests per second; a trace of requests has its own, which `speed`
-    changes, and ends with its last request where that comes before `duration_s`.
+    changes, and ends with its last request where that comes before `duration_s`. With `prefixes` it has to
+    tell what its prompts share.
     """
     if is_rates(path):
+        if prefixes:
+            raise no_prefixes(str(path))
         if rate is None:
             raise SimulationError(
                 f"{path} is a shape of rates without a size of its own; give the mean with --rate"
@@ -144,7 +162,7 @@ def demand_of(
         raise SimulationError(
             f"{path} is a trace with a rate of its own; --speed 2 plays it twice as fast, --rate sizes shapes"
         )
-    requests = read_requests(path)
+    requests = read_requests(path, prefixes)
     made = cut(requests, start_s, duration_s, speed)
     if not made:
         raise SimulationError(f"{path} has no request in the seconds asked for; choose another --start")
@@ -207,7 +225,7 @@ def _azure(path: Path, lines: list[str]) -> Iterable[Request]:
         )
 
 
-def _mooncake(path: Path, n: int, text: str) -> Request:
+def _mooncake(path: Path, n: int, text: str, prefixes: bool) -> Request:
     try:
         row = json.loads(text)
     except ValueError as error:
@@ -220,11 +238,28 @@ def _mooncake(path: Path, n: int, text: str) -> Request:
         if key not in row:
             _Place(path, n).fail(f"there is no {key!r}", f"give {FORMATS}")
     at = _number(_Place(path, n, MOONCAKE[0]), row[MOONCAKE[0]]) / 1000
-    return Request(
-        at,
-        _tokens(_Place(path, n, MOONCAKE[1]), row[MOONCAKE[1]], 1),
-        _tokens(_Place(path, n, MOONCAKE[2]), row[MOONCAKE[2]], 0),
-    )
+    prompt = _tokens(_Place(path, n, MOONCAKE[1]), row[MOONCAKE[1]], 1)
+    output = _tokens(_Place(path, n, MOONCAKE[2]), row[MOONCAKE[2]], 0)
+    return Request(at, prompt, output, _blocks(_Place(path, n, BLOCKS), row, prompt) if prefixes else ())
+
+
+def _blocks(place: _Place, row: dict[str, object], prompt: int) -> tuple[int, ...]:
+    """The ids of the full blocks of a prompt. The last one of a trace is of what is left, if anything is."""
+    if BLOCKS not in row:
+        raise no_prefixes(f"{place.path}, line {place.line}, without {BLOCKS}")
+    ids, full = row[BLOCKS], prompt // BLOCK
+    if not isinstance(ids, list) or not all(type(block) is int for block in ids):
+        place.fail("this is no list of whole numbers", "repair or remove the line")
+    if len(ids) not in (full, -(-prompt // BLOCK)):
+        place.fail(
+            f"{len(ids)} blocks for {prompt} tokens",
+            f"give one for every {BLOCK} tokens, and maybe one for the rest",
+        )
+    if len(set(ids)) < len(ids):
+        place.fail(
+            "a block comes twice", "let an id stand for a block and all before it, so that none comes twice"
+        )
+    return tuple(ids[:full])
 
 
 def _number(place: _Place, value: object) -> float:

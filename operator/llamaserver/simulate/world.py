@@ -27,10 +27,12 @@ from llamaserver.observe import (
 )
 from llamaserver.simulate.clients import Token, statistic, windows
 from llamaserver.simulate.demand import Request, nothing
-from llamaserver.simulate.engine import Engine, Sequence
+from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.lengths import Allowed, Lengths, to_the_end, words
+from llamaserver.simulate.prefixes import CachingEngine
 from llamaserver.simulate.profiles import CPU_24M, Profile
 from llamaserver.simulate.rules import CapRule, ReplicaRule, fleet_seen, seen
+from llamaserver.simulate.sequence import Sequence
 
 LEASE_S = 120.0
 
@@ -99,6 +101,8 @@ class World:
     replicas_by: ReplicaRule | None = None
     """Who sets the number of replicas; None is the law, or nobody where the law does not set the caps."""
     faults: Iterable[Fault] = ()
+    prefix_cache: bool = False
+    """Whether engines keep and share the blocks of prompts, as far as `requests` tell them."""
     shown: Callable[[Sample], Sample] = untouched
     """What is made of a sample before anybody sees it."""
 
@@ -139,7 +143,8 @@ class World:
 
     def _start(self) -> None:
         self.serial += 1
-        engine = Engine(
+        kind = CachingEngine if self.prefix_cache else Engine
+        engine = kind(
             self.profile,
             self.lengths,
             allowed=self.allowed,
@@ -206,13 +211,14 @@ class World:
             return
         while self.homeless:
             s = self.homeless.pop(0)
-            self._least_loaded().submit(s.arrived, s.prompt, s.output)
+            self._least_loaded().submit(s.arrived, s.prompt, s.output, s.hash_ids)
         count = max(1, len(self.engines))
         streams = int(self.streams(self.now))
         for i, engine in enumerate(self.engines.values()):
             engine.load(streams=streams // count + (i < streams % count), rate=self.rate(self.now) / count)
         while self.next is not None and self.next.at <= self.now:
-            self._least_loaded().submit(self.next.at, self.next.prompt, self.next.output)
+            new = self.next
+            self._least_loaded().submit(new.at, new.prompt, new.output, new.hash_ids)
             self.next = next(self.coming, None)
 
     def _least_loaded(self) -> Engine:
@@ -284,7 +290,7 @@ class World:
             leaving = self.engines.popitem()[1]
             self.draining.append(leaving)
             for s in leaving.close():
-                self._least_loaded().submit(s.arrived, s.prompt, s.output)
+                self._least_loaded().submit(s.arrived, s.prompt, s.output, s.hash_ids)
         self.replicas = wanted
 
     # --- what came of it ------------------------------------------------------------------------------------

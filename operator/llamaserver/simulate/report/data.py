@@ -66,6 +66,7 @@ def document(scenario: Scenario, calibrated: Calibrated, results: Sequence[Resul
             "max": scenario.replicas_max,
             "cold_start_s": scenario.cold_start_s,
         },
+        "prefix_cache": scenario.prefix_cache,
         "judged_from_s": SETTLE_S,
         "seeds": list(scenario.seeds),
         "policies": {r.policy.name: _policy(r) for r in results},

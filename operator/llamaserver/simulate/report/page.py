@@ -12,7 +12,7 @@ from llamaserver.simulate.policies import LAW
 from llamaserver.simulate.profiles import Calibrated
 from llamaserver.simulate.report.chart import Dot, Line, lines, over, scatter
 from llamaserver.simulate.report.data import description, said
-from llamaserver.simulate.report.table import HEAD, refusals, rows, title
+from llamaserver.simulate.report.table import HEAD, hits, refusals, rows, title
 
 COLOURS = {
     "llamaserver": "#0f7c8f",
@@ -58,13 +58,15 @@ def page(scenario: Scenario, calibrated: Calibrated, results: Sequence[Result]) 
     demand = scenario.demand(scenario.seeds[0])
     target = scenario.objective.itl_s
     named = [(r, colour_of(r.policy.name, i)) for i, r in enumerate(results)]
-    refused = refusals((r.mean for r in results), scenario.profile.longest)
+    notes = (
+        f"{refusals((r.mean for r in results), scenario.profile.longest)} {hits(scenario, results)}".strip()
+    )
     parts = [
         f"<h1>{escape(demand.name)}</h1>",
         f'<p class="quiet">{escape(calibrated.name)}; {escape(said(scenario.objective))}; '
         f"{_replicas(scenario)}; {demand.duration_s:g} s</p>",
         f'<div class="card">{_table(named, scenario)}</div>',
-        f"<p class='quiet'>{escape(_reading(scenario))} {escape(refused)}</p>",
+        f"<p class='quiet'>{escape(_reading(scenario))} {escape(notes)}</p>",
         f"<h2>{escape(scenario.objective.itl_statistic)} of the inter-token latency in windows of 10 s</h2>",
         f'<div class="panels">{"".join(_panels(named, target))}</div>',
         "<h2>Settings over time</h2>",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from llamaserver.simulate.compare import Result
+from llamaserver.simulate.compare import Result, Scenario
 from llamaserver.simulate.outcome import Outcome
 from llamaserver.simulate.report.data import setting
 
@@ -78,6 +78,14 @@ def refusals(outcomes: Iterable[Outcome], longest: int) -> str:
         f"may get longer than the model allows, here {longest} tokens (max_model_len of the profile, or what "
         "its cache holds). They are in no figure."
     )
+
+
+def hits(scenario: Scenario, results: Iterable[Result]) -> str:
+    """What to say below a table where there was a prefix cache; empty where there was none."""
+    if not scenario.prefix_cache:
+        return ""
+    had = ", ".join(f"{100 * r.mean.prefix_hit_share:.1f} % ({r.policy.name})" for r in results)
+    return f"Of the prompt tokens the prefix cache had {had}."
 
 
 def number(value: float, digits: int) -> str:
