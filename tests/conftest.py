@@ -42,6 +42,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hypothesis import HealthCheck, settings
 
 from cluster import binaries
 from cluster.progress import Progress
@@ -54,6 +55,14 @@ START_ATTEMPTS = 3
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 1.0
 REQUEST_TIMEOUT_S = 30.0
+
+# The same tests of the same code try their properties with the same examples every time, however slow the
+# machine is. With `--hypothesis-profile=random` they try others, and a failure says how to see it again.
+settings.register_profile(
+    "random", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("repeatable", settings.get_profile("random"), derandomize=True, database=None)
+settings.load_profile("repeatable")
 
 
 def pytest_configure() -> None:

@@ -125,7 +125,6 @@ def test_longer_prompts_in_mid_run_are_held_and_the_cap_comes_back() -> None:
 @settings(
     max_examples=6,
     deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # ten minutes of virtual time an example: too long to shrink
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -87,7 +87,6 @@ def test_a_steady_load_sees_no_hunting(target_s: float, statistic: Statistic, mo
 @settings(
     max_examples=6,
     deadline=None,
-    derandomize=True,
     phases=[Phase.explicit, Phase.generate],  # ten minutes of virtual time an example: too long to shrink
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -20,7 +20,7 @@ def between(prompts: tuple[int, int], outputs: tuple[int, int]) -> Lengths:
     return lambda rng, _: (rng.randint(*prompts), rng.randint(*outputs))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None)
 @given(
     kv_tokens=st.integers(600, 6000),
     budget=st.integers(64, 512),

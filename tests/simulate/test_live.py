@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llamaserver.simulate.engine import Sequence
 from llamaserver.simulate.live import LiveEngine
 from llamaserver.simulate.profiles import CPU_24M
+from llamaserver.simulate.sequence import Sequence
 
 ARRIVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 200), st.integers(1, 60)), max_size=40)
 """(Before which step, prompt, output.)"""
@@ -22,7 +22,7 @@ def resident(engine: LiveEngine) -> int:
     )
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None)
 @given(
     arrivals=ARRIVALS,
     leaving=st.sets(st.integers(0, 39)),
