@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from llamaserver.control import Objective
 from llamaserver.observe.series import SCRAPED_AT, Series
+from llamaserver.simulate import speech
 from llamaserver.simulate.demand import Request
 from llamaserver.simulate.profiles import CPU_24M, Profile
 from llamaserver.simulate.rules.caps import Static
@@ -81,4 +82,4 @@ def record(
 
 
 def _scrape(found: Recording, world: World, began: float) -> None:
-    found.scrapes += [(began + world.now, name, e.metrics()) for name, e in world.engines.items()]
+    found.scrapes += [(began + world.now, name, speech.metrics(e)) for name, e in world.engines.items()]

@@ -19,6 +19,7 @@ from itertools import pairwise
 from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
 from llamaserver.control import Fleet, Limits, Objective, decide
 from llamaserver.observe import advance, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.clients import reversals
 from llamaserver.simulate.demand import constant
 from llamaserver.simulate.lengths import Lengths, chat, unset, up_to_4096, words
@@ -315,7 +316,7 @@ def cost() -> None:
     spent, bodies = [0.0, 0.0, 0.0], []
     for _ in range(200):
         engine.run_until(engine.now + 2.0)
-        bodies.append((engine.now, engine.snapshot()))
+        bodies.append((engine.now, speech.snapshot(engine)))
     for at, body in bodies:
         marks = [time.perf_counter()]
         sample = parse_snapshot(body, at, "pod-1/0")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llamaserver.control import Fleet, Limits, Objective, decide, initial, kv
 from llamaserver.control.kv import KvState
 from llamaserver.observe import Memory, NoWindow, Window, advance, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.lengths import Allowed, Lengths, to_the_end, unset, up_to_4096, words
 from llamaserver.simulate.profiles import CPU_24M, H100_8B, Profile
@@ -37,7 +38,9 @@ def windows(
     engine.load(streams=streams)
     while engine.now < seconds:
         engine.run_until(engine.now + 2.0)
-        memory, made = advance(memory, {"p": parse_snapshot(engine.snapshot(), engine.now, "p")}, engine.now)
+        memory, made = advance(
+            memory, {"p": parse_snapshot(speech.snapshot(engine), engine.now, "p")}, engine.now
+        )
         if not isinstance(window := made["p"], NoWindow):
             found.append(window)
     return found
@@ -156,7 +159,7 @@ def test_a_load_that_ends_does_not_make_the_stop_ratio_small() -> None:
         now += 2.0
         engine.load(streams=32 if now < 40.0 else 0)
         engine.run_until(now)
-        memory, made = advance(memory, {"p": parse_snapshot(engine.snapshot(), now, "p")}, now)
+        memory, made = advance(memory, {"p": parse_snapshot(speech.snapshot(engine), now, "p")}, now)
         if isinstance(window := made["p"], Window):
             state = kv.observe(state, window, True, now)
     assert window.running == 0
@@ -213,7 +216,7 @@ def test_before_a_request_was_seen_the_batch_fits_however_long_requests_get(
     max_model_len: int | None, busy: bool, first: int
 ) -> None:
     """A cache of 12,288 tokens and a ceiling of 32; without the length, half the ceiling."""
-    document: dict[str, Any] = Engine(replace(CPU_24M, kv_tokens=12_288)).document()
+    document: dict[str, Any] = speech.document(Engine(replace(CPU_24M, kv_tokens=12_288)))
     engine = document["engines"][0]
     engine["max_model_len"] = max_model_len
     if busy:

@@ -22,6 +22,7 @@ from llamaserver.observe import (
     parse_exposition,
     parse_snapshot,
 )
+from llamaserver.simulate import speech
 from llamaserver.simulate.demand import constant
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
@@ -110,7 +111,7 @@ def test_a_pod_that_may_not_be_written_gets_no_setpoint() -> None:
         memory, state = Memory(), initial(None, 0.0)
         for at in (2.0, 4.0, 6.0):
             engine.run_until(engine.now + 2.0)
-            document = engine.document()
+            document = speech.document(engine)
             document.update({k: v for k, v in change.items() if k != "live"})
             if "live" in change:
                 document["engines"][0]["live"] = change["live"]  # type: ignore[index]
@@ -188,8 +189,8 @@ def scene() -> tuple[list[bytes], list[str]]:
     snapshots, texts = [], []
     for at in range(2, 40, 2):
         engine.run_until(float(at))
-        snapshots.append(engine.snapshot())
-        texts.append(engine.metrics())
+        snapshots.append(speech.snapshot(engine))
+        texts.append(speech.metrics(engine))
     return snapshots, texts
 
 

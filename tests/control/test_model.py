@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from llamaserver.control.model import Block, StepModel, block_of, exact_block, remembered, update
 from llamaserver.observe import Memory, StepMoments, Window, advance, parse_exposition, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.lengths import Lengths, chat, words
 from llamaserver.simulate.profiles import CPU_24M, H100_8B, Profile, slower
@@ -36,9 +37,9 @@ def learn(
             engine.run_until(engine.now + 2.0)
             now = engine.now
             said = (
-                parse_exposition(engine.metrics(), now, "p")
+                parse_exposition(speech.metrics(engine), now, "p")
                 if text
-                else parse_snapshot(engine.snapshot(), now, "p")
+                else parse_snapshot(speech.snapshot(engine), now, "p")
             )
             memory, windows = advance(memory, {"p": said}, now)
             window = windows["p"]
@@ -154,7 +155,7 @@ def test_preempted_and_short_windows_teach_nothing() -> None:
     memory = Memory()
     for at in (2.0, 4.0):
         engine.run_until(at)
-        memory, windows = advance(memory, {"p": parse_snapshot(engine.snapshot(), at, "p")}, at)
+        memory, windows = advance(memory, {"p": parse_snapshot(speech.snapshot(engine), at, "p")}, at)
     window = windows["p"]
     assert isinstance(window, Window)
     assert block_of(window) is not None

@@ -15,6 +15,7 @@ from llamaserver.control.history import History, changed_load, record_of, rememb
 from llamaserver.control.model import StepModel, block_of, update
 from llamaserver.control.objective import MARGIN, Predictor
 from llamaserver.observe import Memory, Window, advance, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.lengths import Lengths, words
 from llamaserver.simulate.profiles import CPU_24M
@@ -33,7 +34,7 @@ def observed(
         while engine.now < end:
             engine.run_until(engine.now + 2.0)
             now = engine.now
-            memory, windows = advance(memory, {"p": parse_snapshot(engine.snapshot(), now, "p")}, now)
+            memory, windows = advance(memory, {"p": parse_snapshot(speech.snapshot(engine), now, "p")}, now)
             window = windows["p"]
             if isinstance(window, Window) and (block := block_of(window)) and (record := record_of(window)):
                 model = update(model, [block], window.dt)
@@ -183,7 +184,7 @@ def test_steps_in_flight_are_told_by_latency_and_by_running_alike() -> None:
     memory = Memory()
     for at in (10.0, 12.0):
         engine.run_until(at)
-        memory, windows = advance(memory, {"p": parse_snapshot(engine.snapshot(), at, "p")}, at)
+        memory, windows = advance(memory, {"p": parse_snapshot(speech.snapshot(engine), at, "p")}, at)
     window = windows["p"]
     assert isinstance(window, Window)
     alone = record_of(window)

@@ -21,6 +21,7 @@ from llamaserver.observe import (
     parse_exposition,
     parse_snapshot,
 )
+from llamaserver.simulate import speech
 from llamaserver.simulate.demand import constant
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
@@ -46,7 +47,7 @@ def document(**engine: Any) -> dict[str, Any]:
     plant = Engine(CPU_24M)
     plant.load(streams=8)
     plant.run_until(20.0)
-    made: dict[str, Any] = plant.document()
+    made: dict[str, Any] = speech.document(plant)
     # Lengths would be of other requests than the figures that replace the plant's.
     made["engines"][0].update({"lengths": None, **engine})
     return made
@@ -106,7 +107,7 @@ def test_several_engines_in_a_pod_are_summed_and_the_fullest_cache_counts() -> N
     samples = []
     for at in (10.0, 12.0):
         plant.run_until(at)
-        text = plant.metrics()
+        text = speech.metrics(plant)
         samples.append(parse_exposition(text + text.replace('engine="0"', 'engine="1"'), at, "uid/0"))
     memory, _ = advance(Memory(), {"pod": samples[0]}, 10.0)
     _, windows = advance(memory, {"pod": samples[1]}, 12.0)
@@ -124,7 +125,7 @@ def test_the_cap_of_a_pod_with_two_engines_is_per_engine() -> None:
     memory, state, decision = Memory(), initial(None, 0.0), None
     for i in range(1, 20):
         plant.run_until(2.0 * i)
-        made: Any = plant.document()
+        made: Any = speech.document(plant)
         second = json.loads(json.dumps(made["engines"][0])) | {"engine": 1}
         made["engines"].append(second)
         made["requests"]["1"] = made["requests"]["0"]

@@ -27,6 +27,7 @@ from llamaserver.engine import Target
 from llamaserver.observe import Failure, Unusable
 from llamaserver.observe.series import Series
 from llamaserver.prometheus import PrometheusError, PrometheusSource
+from llamaserver.simulate import speech
 from llamaserver.simulate.profiles import CPU_24M, slower
 from llamaserver.simulate.rules.caps import Static
 from llamaserver.simulate.world import World
@@ -99,7 +100,9 @@ class Day:
         while self.now < until:
             if self.world.now <= self.now:
                 self.world.tick()
-                self.scrapes += [(self.world.now, pod, e.metrics()) for pod, e in self.world.engines.items()]
+                self.scrapes += [
+                    (self.world.now, pod, speech.metrics(e)) for pod, e in self.world.engines.items()
+                ]
             self.now = max(self.now, self.world.now + 0.5)
             self._show_pods()
             await self.ticker.tick(self.server)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition, quantile
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
 from observe.samples import read
@@ -30,7 +31,7 @@ def live() -> str:
     made = Engine(CPU_24M)
     made.load(streams=40)
     made.run_until(20.0)
-    return made.metrics()
+    return speech.metrics(made)
 
 
 def test_release_0_32_with_two_engines() -> None:

@@ -9,6 +9,7 @@ import pytest
 from llamaserver.observe import Sample, names, parse_exposition, read_series
 from llamaserver.observe.scraped import interval, newest
 from llamaserver.observe.series import Series
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
 from observe.samples import read, scraped
@@ -21,7 +22,7 @@ def engine_at(*times: float, running: int = 8) -> dict[float, str]:
     texts = {}
     for at in times:
         made.run_until(at)
-        texts[at] = made.metrics()
+        texts[at] = speech.metrics(made)
     return texts
 
 

@@ -25,6 +25,7 @@ from llamaserver.observe import (
     read_snapshot,
     with_requests,
 )
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
 from observe.samples import engine, histogram, read, sample
@@ -36,7 +37,7 @@ def live() -> dict[str, Any]:
     made.put(12)
     made.load(streams=40)
     made.run_until(20.0)
-    return made.document()
+    return speech.document(made)
 
 
 def parse(document: object) -> Sample | Failure:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from llamaserver.cli.main import main
 from llamaserver.observe.series import SCRAPED_AT
 from llamaserver.prometheus import Access, Asked, Prometheus, PrometheusError, Reading, read, reading
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
 from llamaserver.simulate.replay.timeline import history
@@ -149,7 +150,7 @@ class Served:
         self.engine.load(rate=8.0)
         self.engine.run_until(time.monotonic() - self.began)
         self.arrived_at[float(self.engine.generation_tokens)] = self.engine.arrived
-        return self.engine.metrics()
+        return speech.metrics(self.engine)
 
     def as_target(self) -> str:
         targets = f"[{{targets: ['127.0.0.1:{self.server.server_port}']}}]"

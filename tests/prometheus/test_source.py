@@ -16,6 +16,7 @@ from llamaserver.observe import Failure, Memory, NoWindow, Sample, Source, Unusa
 from llamaserver.observe.series import Series
 from llamaserver.prometheus import PrometheusError, PrometheusSource
 from llamaserver.prometheus.source import selector
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
 from observe.samples import scraped
@@ -59,7 +60,7 @@ class Scraper:
             for due in (after_s + i * self.every_s for i in range(max(1, first), last + 1)):
                 if due <= self.until.get(pod, due):
                     engine.run_until(due)
-                    self.scrapes.append((EPOCH + due, pod, engine.metrics()))
+                    self.scrapes.append((EPOCH + due, pod, speech.metrics(engine)))
         self.now = until
 
     def ask(self, query: str, within_s: float) -> Sequence[Series]:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llamaserver.observe import Sample, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.errors import SimulationError
 from llamaserver.simulate.lengths import Lengths, unset, up_to_4096
@@ -133,7 +134,7 @@ def test_a_limit_beyond_the_model_is_refused_whatever_would_be_generated() -> No
 
 
 def read(engine: Engine) -> Sample:
-    sample = parse_snapshot(engine.snapshot(), engine.now, "pod")
+    sample = parse_snapshot(speech.snapshot(engine), engine.now, "pod")
     assert isinstance(sample, Sample)
     return sample
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from llamaserver.control import Objective
 from llamaserver.observe import Sample, parse_exposition, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.demand import Request
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.prefixes import BLOCK, CachingEngine
@@ -209,7 +210,7 @@ def test_who_is_preempted_finds_its_own_blocks() -> None:
 
 
 def sample_of(engine: Engine) -> Sample:
-    found = parse_snapshot(engine.snapshot(), engine.now, "pod")
+    found = parse_snapshot(speech.snapshot(engine), engine.now, "pod")
     assert isinstance(found, Sample)
     return found
 
@@ -217,7 +218,7 @@ def sample_of(engine: Engine) -> Sample:
 def test_the_operator_is_told_of_hits_as_vllm_and_the_tuner_tell_them() -> None:
     engine = quiet()
     one_after_another(engine, *[(1600, (1, 2, 3))] * 3)
-    text = engine.metrics()
+    text = speech.metrics(engine)
     assert 'vllm:prefix_cache_queries_total{engine="0",model_name="m"} 4800.0' in text.splitlines()
     assert 'vllm:prefix_cache_hits_total{engine="0",model_name="m"} 3072.0' in text.splitlines()
     read = parse_exposition(text, engine.now, "pod")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from llamaserver.simulate import speech
 from llamaserver.simulate.live import LiveEngine
 from llamaserver_tuner.engine import APPLY, READ, EngineTuner
 from llamaserver_tuner.scheduler import SchedulerPort
@@ -67,7 +68,7 @@ class PlantPort(SchedulerPort):
         return lengths
 
     def _said(self) -> dict[str, Any]:
-        engines: Any = self._plant.document()["engines"]
+        engines: Any = speech.document(self._plant)["engines"]
         said: dict[str, Any] = engines[0]
         return said
 

@@ -7,12 +7,10 @@ per step and, if wanted, noise that a whole second shares. Everything is drawn f
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import defaultdict, deque
 
-from llamaserver.simulate import speech
 from llamaserver.simulate.errors import SimulationError
 from llamaserver.simulate.lengths import Allowed, Lengths, to_the_end, words
 from llamaserver.simulate.profiles import Profile
@@ -356,15 +354,3 @@ class Engine:
         self.budget = self.profile.budget if budget is None else budget
         self.lease_until = self.now + lease_s
         self.generation += 1
-
-    def document(self) -> dict[str, object]:
-        """The snapshot as data."""
-        return speech.document(self)
-
-    def snapshot(self) -> bytes:
-        """What the tuner answers."""
-        return json.dumps(self.document()).encode()
-
-    def metrics(self) -> str:
-        """What `/metrics` answers."""
-        return speech.exposition(self)

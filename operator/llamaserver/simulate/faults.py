@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from llamaserver.observe import Failure, Sample, Unusable, parse_exposition, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import slower
 from llamaserver.simulate.world import View, World
@@ -100,7 +101,7 @@ class Stale(_Seen):
 
         def stale(name: str, engine: Engine, now: float) -> Sample | Failure:
             if not said or math.isfinite(self.lag_s):
-                said.append((now, engine.snapshot()))
+                said.append((now, speech.snapshot(engine)))
             while len(said) > 1 and said[1][0] <= now - self.lag_s:
                 said.popleft()
             return parse_snapshot(said[0][1], now, f"{name}/0")
@@ -113,7 +114,7 @@ class TunerLost(_Seen):
     """A replica without its tuner: `/metrics` alone, nothing can be set, and what is set lapses."""
 
     def view(self) -> View:
-        return lambda name, engine, now: parse_exposition(engine.metrics(), now, f"{name}/0")
+        return lambda name, engine, now: parse_exposition(speech.metrics(engine), now, f"{name}/0")
 
 
 def _oldest(world: World) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from llamaserver.simulate.engine import Engine
-    from llamaserver.simulate.sequence import Sequence
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.sequence import Sequence
 
 BLOCK = 16
 WAITING_TOLD = 256
 """Of so many waiting requests in front the tuner tells the lengths."""
+
+
+def snapshot(engine: Engine) -> bytes:
+    """What the tuner answers."""
+    return json.dumps(document(engine)).encode()
 
 
 def document(engine: Engine) -> dict[str, object]:
@@ -108,8 +112,8 @@ def _lengths(engine: Engine, sequences: Iterable[Sequence]) -> dict[str, dict[st
     }
 
 
-def exposition(engine: Engine) -> str:
-    """The text of `/metrics`."""
+def metrics(engine: Engine) -> str:
+    """What `/metrics` answers."""
     p = engine.profile
     steps = sum(moments.steps for moments in engine.moments.values())
     own, blocks = 'engine="0",model_name="m"', p.kv_tokens // BLOCK

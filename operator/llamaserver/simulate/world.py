@@ -25,6 +25,7 @@ from llamaserver.observe import (
     parse_exposition,
     parse_snapshot,
 )
+from llamaserver.simulate import speech
 from llamaserver.simulate.clients import Token, statistic, windows
 from llamaserver.simulate.demand import Request, nothing
 from llamaserver.simulate.engine import Engine
@@ -230,8 +231,8 @@ class World:
         if name in self.views:
             return self.views[name](name, engine, self.now)
         if self.text:
-            return parse_exposition(engine.metrics(), self.now, f"{name}/0")
-        found = parse_snapshot(engine.snapshot(), self.now, f"{name}/0")
+            return parse_exposition(speech.metrics(engine), self.now, f"{name}/0")
+        found = parse_snapshot(speech.snapshot(engine), self.now, f"{name}/0")
         return self.shown(found) if isinstance(found, Sample) else found
 
     def _decide(self, fleet: Fleet) -> Orders:
