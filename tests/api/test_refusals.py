@@ -4,12 +4,15 @@ resources that were stored under an older schema.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from llamaserver.api import InvalidSpec, parse
+from llamaserver.api.offloading import OFFLOADING_RULES
+from llamaserver.api.release import KV_OFFLOADING_SINCE, release_of
 from specs import BAD, GOOD, Bad, Object
 from specs.mistake import GPU
 
@@ -113,3 +116,41 @@ def test_the_product_of_all_parallelism_is_checked_where_cel_only_sees_that_ther
     else:
         with pytest.raises(InvalidSpec, match="tensorParallelSize"):
             parse(obj)
+
+
+SHM = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "40Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"spec.engine.resources.requests": {"memory": "32Gi"}}, "spec.engine.resources.requests"),
+        (
+            {"spec.podTemplate.spec.volumes": [{"name": "v", "emptyDir": {}}, SHM]},
+            "spec.podTemplate.spec.volumes[1]",
+        ),
+    ],
+)
+def test_offloading_needs_its_memory_for_each_data_parallel_rank(
+    changes: Object, field: str, changed: Changed
+) -> None:
+    """CEL sees neither how many engines a pod has, nor into a volume's source."""
+    two = {
+        "spec.accelerator": {**GPU, "count": 2},
+        "spec.engine.kvOffloading": {"size": "20Gi"},
+        "spec.engine.resources.requests": {"memory": "64Gi"},
+        "spec.engine.extraArgs": ["-dp", "2"],
+    }
+    parse(changed(two))
+    with pytest.raises(InvalidSpec, match="for each engine of the pod") as caught:
+        parse(changed({**two, **changes}))
+    assert caught.value.field == field
+
+
+def test_whether_an_image_is_too_old_is_read_alike_in_both_places() -> None:
+    rule = next(rule["rule"] for rule in OFFLOADING_RULES if "image" in rule["rule"])
+    older = re.compile(re.findall(r"matches\('(.+)'\)", rule)[0])
+    for minor in range(40):
+        for tag in (f"v0.{minor}.1", f"0.{minor}", f"v0.{minor}.0-cu129", f"v1.{minor}"):
+            image = f"registry:5000/vllm/vllm-openai:{tag}"
+            assert bool(older.search(image)) is not release_of(image).has(KV_OFFLOADING_SINCE), image

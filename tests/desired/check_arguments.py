@@ -2,7 +2,8 @@
 serve`.
 
 Prints one JSON object for each: what vLLM understood, or the parser's complaint. Also the names of all
-options, of the fields of a speculation, and of vLLM's environment variables.
+options, of the fields of a speculation, and of vLLM's environment variables; and the connector that the first
+list's offloading comes to.
 """
 
 import contextlib
@@ -10,8 +11,10 @@ import dataclasses
 import io
 import json
 import sys
+from types import SimpleNamespace
 
 from vllm import envs
+from vllm.config import CacheConfig, VllmConfig
 from vllm.config.observability import ObservabilityConfig
 from vllm.config.speculative import SpeculativeConfig
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -28,6 +31,8 @@ WANTED = (
     "max_model_len",
     "tensor_parallel_size",
     "gpu_memory_utilization",
+    "kv_offloading_size",
+    "kv_offloading_backend",
     "shutdown_timeout",
     "disable_access_log_for_endpoints",
     "quantization",
@@ -53,6 +58,17 @@ def plain(value: object) -> object:
     return value
 
 
+def connector(answer: dict[str, object]) -> dict[str, object]:
+    """What vLLM itself makes of the two flags, before it has a model."""
+    cache = CacheConfig(
+        kv_offloading_size=answer["kv_offloading_size"], kv_offloading_backend=answer["kv_offloading_backend"]
+    )
+    config = SimpleNamespace(cache_config=cache, kv_transfer_config=None)
+    VllmConfig._post_init_kv_transfer_config(config)
+    made = config.kv_transfer_config
+    return {"kv_connector": made.kv_connector, "kv_role": made.kv_role, **made.kv_connector_extra_config}
+
+
 def main() -> None:
     parser = make_arg_parser(FlexibleArgumentParser(prog="vllm serve"))
     answers = []
@@ -69,7 +85,7 @@ def main() -> None:
     speculative = sorted(field.name for field in dataclasses.fields(SpeculativeConfig))
     variables = sorted(envs.environment_variables)
     found = {"answers": answers, "options": options, "speculative": speculative, "variables": variables}
-    print(json.dumps(found))
+    print(json.dumps({**found, "offloading": connector(answers[0])}))
 
 
 main()

@@ -39,6 +39,8 @@ EVERYTHING = {
     "spec.accelerator": {"resourceName": "nvidia.com/gpu", "count": 2},
     "spec.engine.tensorParallelSize": 2,
     "spec.engine.gpuMemoryUtilization": 0.85,
+    "spec.engine.kvOffloading": {"size": "24Gi"},
+    "spec.engine.resources": {"requests": {"memory": "64Gi"}},
     "spec.engine.extraArgs": [
         "--enforce-eager",
         *(f"--custom-histogram-buckets={given}" for given in BUCKETS),
@@ -63,7 +65,7 @@ EVERYTHING = {
     "spec.tuning.numSeqs.max": 32,
     "spec.shutdown.drainTimeout": "90s",
 }
-"""Every field that shows in the arguments."""
+"""Every field that shows in the arguments, and what they ask for."""
 
 BESIDE = {
     "spec.model.tokenSecretRef": {"name": "t"},
@@ -130,6 +132,8 @@ def test_vllm_understands_what_is_rendered_and_knows_what_is_managed(engine: Mak
         "max_model_len": 4096,
         "tensor_parallel_size": 2,
         "gpu_memory_utilization": 0.85,
+        "kv_offloading_size": 24.0,
+        "kv_offloading_backend": "native",
         "shutdown_timeout": 90,
         "disable_access_log_for_endpoints": "/health,/metrics,/ping,/llamaserver/v1/snapshot",
         "quantization": "fp8",
@@ -162,6 +166,13 @@ def test_vllm_understands_what_is_rendered_and_knows_what_is_managed(engine: Mak
     assert set(found["speculative"]) >= set(full["speculative_config"])
     assert (least["max_num_seqs"], least["max_num_active_seqs"]) == (256, None)
     assert abbreviated["max_num_seqs"] == 7, "vLLM takes abbreviations, so they must be refused too"
+
+    offloading = found["offloading"]
+    assert offloading == {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "cpu_bytes_to_use": 24 * (1 << 30),
+    }, "the size is that of all ranks together"
 
     secrets = {"spec.model.tokenSecretRef": {"name": "t"}, "spec.engine.apiKeySecretRef": {"name": "k"}}
     variables = {entry["name"] for entry in engine(secrets)["env"] if entry["name"].startswith("VLLM_")}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llamaserver.api import parse
+from llamaserver.api.release import release_of
 from llamaserver.desired.environment import environment
-from llamaserver.desired.release import release_of
 
 Object = dict[str, Any]
 Make = Callable[..., Object]

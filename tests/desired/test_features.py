@@ -21,6 +21,13 @@ ADAPTERS = [
     {"name": "es", "uri": "file:///opt/adapters/es"},
 ]
 
+OFFLOADING = {
+    "spec.accelerator": {"resourceName": "nvidia.com/gpu", "count": 1},
+    "spec.engine.kvOffloading": {"size": "16Gi"},
+    "spec.engine.resources": {"requests": {"memory": "2Ti"}},
+}
+"""The least that offloads."""
+
 
 def after(args: list[str], flag: str, count: int) -> list[str]:
     start = args.index(flag) + 1
@@ -135,3 +142,51 @@ def test_a_variable_may_come_from_a_field_of_the_pod(engine: Make) -> None:
     source = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     container = engine({"spec.engine.env": [{"name": "NODE_NAME", "valueFrom": source}]})
     assert {"name": "NODE_NAME", "valueFrom": source} in container["env"]
+
+
+class TestOffloading:
+    """KV cache in the host's memory."""
+
+    @pytest.mark.parametrize(
+        ("size", "gib"),
+        [
+            ("16Gi", "16"),
+            ("512Mi", "0.5"),
+            ("16G", "14.901161"),
+            ("1.5Ti", "1536"),
+            (17179869184, "16"),
+            ("1Mi", "0.000976"),
+        ],
+    )
+    def test_the_size_is_given_in_gib_and_never_more_than_was_written(
+        self, size: str | int, gib: str, engine: Make
+    ) -> None:
+        args = engine(OFFLOADING | {"spec.engine.kvOffloading": {"size": size}})["args"]
+        assert f"--kv-offloading-size={gib}" in args
+        assert "--kv-offloading-backend=native" in args, "0.14 is the first release that has this default"
+
+    @pytest.mark.parametrize(
+        ("extra", "shared", "told"),
+        [
+            (["-pp", "2"], "20Gi", "16Gi"),
+            (["-dp", "2"], "36Gi", "32Gi"),
+            (["-dp", "4", "-dpl", "2"], "36Gi", "32Gi"),
+        ],
+    )
+    def test_shared_memory_has_room_for_it_once_an_engine(
+        self, extra: list[str], shared: str, told: str, pod: Make, changed: Make
+    ) -> None:
+        """Ranks of one engine share what lies there; data-parallel ranks are engines of their own."""
+        local = {
+            "spec.accelerator": {"resourceName": "nvidia.com/gpu", "count": 2},
+            "spec.engine.extraArgs": extra,
+        }
+        given = OFFLOADING | local
+        volume = next(one for one in pod(given)["volumes"] if one["name"] == "shm")
+        assert volume["emptyDir"] == {"medium": "Memory", "sizeLimit": shared}
+        status = effective(parse(changed(given)).spec).to_status(150).to_dict()
+        assert status["kvOffloading"] == told
+
+    def test_without_it_nothing_is_said_of_it(self, engine: Make, changed: Make) -> None:
+        assert not any("offload" in argument for argument in engine()["args"])
+        assert "kvOffloading" not in effective(parse(changed({})).spec).to_status(150).to_dict()

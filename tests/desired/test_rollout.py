@@ -30,6 +30,7 @@ class Move(NamedTuple):
     start: Object | None = None
 
 
+MEMORY = {"spec.engine.resources.requests": {"memory": "32Gi"}}
 FIELDS = {
     "spec.replicas": Move(
         False,
@@ -58,6 +59,11 @@ FIELDS = {
         {**TP, "spec.engine.tensorParallelSize": 1, "spec.engine.extraArgs": ["-pp", "2"]},
     ),
     "spec.engine.gpuMemoryUtilization": Move(True, {"spec.engine.gpuMemoryUtilization": 0.8}),
+    "spec.engine.kvOffloading": Move(
+        True,
+        {"spec.engine.kvOffloading": {"size": "16Gi"}, **MEMORY, "spec.accelerator": GPU},
+        {**MEMORY, "spec.accelerator": GPU},
+    ),
     "spec.engine.quantization": Move(True, {"spec.engine.quantization": "fp8"}),
     "spec.engine.toolCallParser": Move(True, {"spec.engine.toolCallParser": "hermes"}),
     "spec.engine.reasoningParser": Move(True, {"spec.engine.reasoningParser": "deepseek_r1"}),

@@ -108,6 +108,21 @@ def test_two_engines_add_up_and_keep_their_own_cache(live: str) -> None:
     assert [e.kv_usage for e in both.engines] == [one.engines[0].kv_usage] * 2
 
 
+def test_who_has_its_kv_cache_and_waits_for_room_is_not_deferred(live: str) -> None:
+    """vLLM counts it as deferred until it is admitted, and by its stage as one whose transfer is over."""
+    labels = 'engine="0",model_name="m"'
+    waiting = "".join(
+        f'vllm:num_requests_waiting_by_reason{{{labels},reason="{reason}"}} {count}\n'
+        for reason, count in (("capacity", 2.0), ("deferred", 7.0))
+    )
+    stages = "".join(
+        f'vllm:num_requests_kv_fetch_by_stage{{{labels},stage="{stage}"}} {count}\n'
+        for stage, count in (("waiting_to_start", 1.0), ("in_progress", 2.0), ("completed_waiting", 4.0))
+    )
+    assert parsed(live + waiting).engines[0].waiting_deferred == 7
+    assert parsed(live + waiting + stages).engines[0].waiting_deferred == 3
+
+
 @pytest.mark.parametrize(
     ("find", "put", "why"),
     [

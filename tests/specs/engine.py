@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from llamaserver.api.features import TWINS
 from llamaserver.api.managed import MANAGED
-from specs.mistake import GIVEN, Bad
+from specs.mistake import GIVEN, GPU, Bad, Object
+
+
+def _offloading(**changes: Object) -> Object:
+    """A GPU server that offloads 16 GiB and has the memory for it, but for these changes."""
+    given = {"kvOffloading": {"size": "16Gi"}, "resources": {"requests": {"memory": "32Gi"}}, **changes}
+    return {"spec.accelerator": GPU, **{f"spec.engine.{field}": value for field, value in given.items()}}
+
 
 BAD = {
     "a budget below one token a sequence": Bad(
@@ -28,6 +35,33 @@ BAD = {
         {"spec.engine.speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 8}},
         "spec.engine.maxNumBatchedTokens",
         "lower maxNumSeqs",
+    ),
+    "offloading by a number without its unit": Bad(
+        _offloading(kvOffloading={"size": 16}), "spec.engine.kvOffloading.size", "with its unit, e.g. 16Gi"
+    ),
+    "offloading from the CPU": Bad(
+        {**_offloading(), "spec.accelerator": None}, "spec.engine.kvOffloading", "set spec.accelerator"
+    ),
+    **{
+        f"offloading with {image}": Bad(
+            _offloading(image=image), "spec.engine.kvOffloading", "needs vLLM 0.14 or newer"
+        )
+        for image in ("vllm/vllm-openai:v0.13.0", "r:5000/vllm:0.9", f"vllm:v0.11.1-x@sha256:{'0' * 64}")
+    },
+    "offloading into memory that nobody set aside": Bad(
+        _offloading(resources={"requests": {"cpu": 4}}),
+        "spec.engine.kvOffloading",
+        "set memory in spec.engine.resources.requests or limits",
+    ),
+    "offloading into all the memory that is set aside": Bad(
+        _offloading(resources={"requests": {"memory": "17179869184"}}),
+        "spec.engine.resources.requests",
+        "raise it, or lower the size",
+    ),
+    "offloading beyond the limit": Bad(
+        _offloading(resources={"requests": {"memory": "32Gi"}, "limits": {"memory": "15Gi"}}),
+        "spec.engine.resources.limits",
+        "which is taken whole from this memory",
     ),
     "an API key given twice": Bad(
         {

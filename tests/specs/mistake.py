@@ -13,6 +13,7 @@ GIVEN = {
     "reasoningParser": "deepseek_r1",
     "quantization": "fp8",
     "speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 1},
+    "kvOffloading": {"size": "16Gi"},
     "chatTemplate": {"configMapKeyRef": {"name": "t", "key": "k"}},
     "lora": {"adapters": [ADAPTER]},
 }

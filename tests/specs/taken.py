@@ -56,6 +56,25 @@ GOOD = {
     "whole quantities": {
         "spec.engine.resources.limits": {"cpu": 8, "memory": "48Gi", "ephemeral-storage": "1e9"}
     },
+    **{
+        f"offloading with {image}": {
+            "spec.accelerator": GPU,
+            "spec.engine.image": image,
+            "spec.engine.kvOffloading.size": "16Gi",
+            "spec.engine.resources.limits": {"memory": "17Gi"},
+        }
+        for image in (
+            "vllm/vllm-openai:v0.14.0",
+            "vllm/vllm-openai:latest",
+            "vllm-0.9",
+            f"r:0.9/vllm@sha256:{'0' * 64}",
+            "r/vllm:v1.0",
+        )
+    },
+    "offloading by what vLLM has beside the field": {
+        "spec.accelerator": GPU,
+        "spec.engine.extraArgs": ["--kv-offloading-size", "4", '--kv-transfer-config={"kv_role": "kv_both"}'],
+    },
     "all of the memory": {"spec.engine.gpuMemoryUtilization": 1},
     "a toleration of everything": {"spec.scheduling.tolerations": [{"operator": "Exists"}]},
     "plugins and a path of the user's": {

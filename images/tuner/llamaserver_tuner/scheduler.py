@@ -121,17 +121,19 @@ class SchedulerPort:
 
         `waiting` is every request that waits, like vLLM's `num_requests_waiting`; `waiting_deferred` is the
         part of it that waits for something else than room: an adapter slot, a KV transfer, a grammar, more
-        input. `waiting_for_streaming_input` is the part of both that keeps its place under the admission cap:
-        sessions that paused for more input. `paused` says that somebody told the engine to schedule nothing,
-        or nothing new.
+        input. (vLLM goes on counting a request there whose KV cache has come; here it waits for room like
+        others.) `waiting_for_streaming_input` is the part of both that keeps its place under the admission
+        cap: sessions that paused for more input. `paused` says that somebody told the engine to schedule
+        nothing, or nothing new.
         """
         scheduler = self._scheduler
         running, waiting = scheduler.get_request_counts()
         deferred = getattr(scheduler, "deferred_waiting", ())
+        loaded = map(scheduler.requests.get, tuple(getattr(scheduler, "finished_recving_kv_req_ids", ())))
         return {
             "running": running,
             "waiting": waiting,
-            "waiting_deferred": len(deferred),
+            "waiting_deferred": len(deferred) - sum(request in deferred for request in loaded),
             "waiting_for_streaming_input": int(getattr(scheduler, "num_waiting_for_streaming_input", 0)),
             "paused": getattr(getattr(scheduler, "pause_state", None), "name", _UNPAUSED) != _UNPAUSED,
             "max_model_len": getattr(scheduler, "max_model_len", None),
@@ -225,6 +227,7 @@ def _limits(scheduler: Any) -> Limits:
         live={
             CAP: _class_obstacle(scheduler)
             or _pipeline_obstacle(scheduler)
+            or _role_obstacle(scheduler)
             or _attribute_obstacle(scheduler, "max_num_active_reqs"),
             BUDGET: _class_obstacle(scheduler) or _budget_obstacle(scheduler),
         },
@@ -246,6 +249,14 @@ def _pipeline_obstacle(scheduler: Any) -> str:
     # The cap counts the sequences of all micro-batches, the meter sees one of them at a time: a law that
     # compares the two would move the cap by a figure that is too small by the pipeline's depth.
     return "PipelineParallel" if _pipeline_parallel_size(scheduler) > 1 else ""
+
+
+def _role_obstacle(scheduler: Any) -> str:
+    # Offloading, and whatever else both gives and takes KV cache, only changes where a prompt's comes from.
+    # An engine that prefills for others ends a sequence with its first token: it has no decode batch that a
+    # cap could bound.
+    transfer = getattr(getattr(scheduler, "vllm_config", None), "kv_transfer_config", None)
+    return "PrefillRole" if getattr(transfer, "kv_role", None) == "kv_producer" else ""
 
 
 def _attribute_obstacle(scheduler: Any, name: str) -> str:

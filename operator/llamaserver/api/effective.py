@@ -14,7 +14,9 @@ from llamaserver.api.enums import (
     Statistic,
     TuningMode,
 )
+from llamaserver.api.offloading import offloaded_bytes
 from llamaserver.api.parallel import other_parallel
+from llamaserver.api.quantity import format_bytes
 from llamaserver.api.source import Source, own_name, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import EffectiveStatus
@@ -68,6 +70,8 @@ class EffectiveSpec:
     """Pods that a rollout may start beyond the number of replicas, and take down at once; never both 0."""
     startup_timeout: Duration
     drain_timeout: Duration
+    kv_offloading_bytes: int = 0
+    """Memory of one pod that holds offloaded KV cache, all its engines together."""
     replace_stalled_after: Duration | None = None
     """How long an engine hangs before its pod is replaced; None for never."""
 
@@ -78,6 +82,7 @@ class EffectiveSpec:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             tensor_parallel_size=self.tensor_parallel_size,
+            kv_offloading=format_bytes(self.kv_offloading_bytes) if self.kv_offloading_bytes else None,
             inter_token_latency=str(self.inter_token_latency) if self.inter_token_latency else None,
             queue_time=str(self.queue_time) if self.queue_time else None,
             precedence=self.precedence if self.inter_token_latency and self.queue_time else None,
@@ -134,6 +139,7 @@ def effective(spec: LlamaServerSpec) -> EffectiveSpec:
         max_unavailable=unavailable,
         startup_timeout=(spec.startup.timeout if spec.startup else None) or defaults.STARTUP_TIMEOUT,
         drain_timeout=(spec.shutdown.drain_timeout if spec.shutdown else None) or defaults.DRAIN_TIMEOUT,
+        kv_offloading_bytes=offloaded_bytes(spec),
         replace_stalled_after=spec.recovery.replace_stalled_after if spec.recovery else None,
     )
 

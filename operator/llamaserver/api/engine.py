@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from llamaserver.api.base import Group, KeyName, ObjectName, cel, rules
 from llamaserver.api.features import SpeculativeConfig, Word
 from llamaserver.api.managed import ENV_RULES, EXTRA_ARGS_RULES
+from llamaserver.api.offloading import KVOffloading
 from llamaserver.api.quantity import Quantity
 
 ENV_NAME: Final = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
@@ -188,6 +189,12 @@ class EngineSpec(Group):
         description="Share of an accelerator's memory that the engine may use (--gpu-memory-utilization), "
         "more than 0 and at most 1. Lower it when the engine runs out of memory at start. "
         "Default: vLLM's own (0.9 in most releases). A change rolls the pods.",
+    )
+    kv_offloading: KVOffloading | None = Field(
+        default=None,
+        description="KV cache that has to leave the accelerator is kept in the host's memory and loaded from "
+        "there where a prompt begins alike, instead of being computed again. Needs vLLM 0.14 or newer and an "
+        "accelerator. Default: none, it is dropped. A change rolls the pods.",
     )
     quantization: Word | None = Field(
         default=None,

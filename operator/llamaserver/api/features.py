@@ -161,6 +161,11 @@ TWINS: Final = (
     Twin(("engine", "reasoningParser"), ("--reasoning-parser",)),
     Twin(("engine", "quantization"), ("--quantization", "-q")),
     Twin(("engine", "speculativeConfig"), ("--speculative-config", "-sc")),
+    # vLLM puts its own connector in the place of one in --kv-transfer-config, without a word.
+    Twin(
+        ("engine", "kvOffloading"),
+        ("--kv-offloading-size", "--kv-offloading-backend", "--kv-transfer-config"),
+    ),
     Twin(("model", "chatTemplate"), ("--chat-template",)),
     Twin(
         ("model", "lora"),

@@ -15,6 +15,17 @@ def other_parallel(arguments: tuple[str, ...]) -> int | None:
     """Accelerators of one pod per tensor-parallel rank that extraArgs ask for; None when that is not
     readable.
     """
+    found = _sizes(arguments)
+    return None if found is None else found.get(_PIPELINE, 1) * _local(found)
+
+
+def engines_of(arguments: tuple[str, ...]) -> int:
+    """Engines of one pod, which are its data-parallel ranks; 1 where extraArgs do not say it readably."""
+    return _local(_sizes(arguments) or {})
+
+
+def _sizes(arguments: tuple[str, ...]) -> dict[tuple[str, ...], int] | None:
+    """What each flag is given, by its names; None where one is given no number."""
     found: dict[tuple[str, ...], int] = {}
     for index, argument in enumerate(arguments):
         for names in (_PIPELINE, _DATA, _DATA_LOCAL):
@@ -24,4 +35,8 @@ def other_parallel(arguments: tuple[str, ...]) -> int | None:
                 if not value.isdecimal():
                     return None
                 found[names] = int(value)
-    return found.get(_PIPELINE, 1) * found.get(_DATA_LOCAL, found.get(_DATA, 1))
+    return found
+
+
+def _local(found: dict[tuple[str, ...], int]) -> int:
+    return found.get(_DATA_LOCAL, found.get(_DATA, 1))

@@ -33,6 +33,14 @@ def quantity_value(quantity: int | str) -> Decimal:
     return Decimal(found[1]) * scale
 
 
+def format_bytes(count: int) -> str:
+    """A number of bytes in the largest binary unit that writes it whole: 17179869184 -> `16Gi`."""
+    for unit, scale in sorted(_BINARY.items(), key=lambda pair: -pair[1]):
+        if count and count % int(scale) == 0:
+            return f"{count // int(scale)}{unit}"
+    return str(count)
+
+
 def _checked(quantity: object) -> int | str:
     if not isinstance(quantity, int | str) or isinstance(quantity, bool) or len(str(quantity)) > _MAX_LENGTH:
         raise ValueError(f"{CURE} (got {quantity!r})")

@@ -37,6 +37,7 @@ from llamaserver.api.featurerules import feature_problems
 from llamaserver.api.features import SERVED_NAME, SERVED_NAME_CURE, TWIN_RULES
 from llamaserver.api.managed import env_problems, managed_flag, refusal
 from llamaserver.api.model import NOTHING_FROM_HF, ONLY_HF
+from llamaserver.api.offloading import OFFLOADING_RULES, offloading_problems
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.placementrules import placement_problems
 from llamaserver.api.podtemplate import CACHE_CURE, CACHE_VOLUME
@@ -136,6 +137,7 @@ SPEC_RULES: Final[dict[str, JsonValue]] = rules(
         ".engine.maxNumBatchedTokens",
     ),
     *TWIN_RULES,
+    *OFFLOADING_RULES,
     cel(
         "!has(self.model.cache) || !has(self.podTemplate) || !has(self.podTemplate.spec) || "
         "!has(self.podTemplate.spec.volumes) || "
@@ -286,4 +288,5 @@ _CHECKS: Final[tuple[Check, ...]] = (
     _replicas,
     placement_problems,
     feature_problems,
+    offloading_problems,
 )

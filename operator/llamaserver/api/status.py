@@ -208,6 +208,11 @@ class EffectiveStatus(Group):
     tensor_parallel_size: int | None = Field(
         default=None, ge=0, description="Accelerators that share one model."
     )
+    kv_offloading: Figure | None = Field(
+        default=None,
+        description="Memory of a pod that holds offloaded KV cache, all its engines together; absent for "
+        "none.",
+    )
     inter_token_latency: Short | None = Field(
         default=None,
         description="The objective in one phrase, such as `p95 <= 50ms`; absent for the batch objective.",

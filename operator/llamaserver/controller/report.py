@@ -47,6 +47,7 @@ _REASONS = frozenset(
         "OutOfBounds",
         "NotScraped",
         "PipelineParallel",
+        "PrefillRole",
         "ProbeOff",
         "SeveralApiServers",
         "ShuttingDown",

@@ -12,10 +12,10 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.features import LoRASpec
 from llamaserver.api.managed import flag_name
 from llamaserver.api.names import ENGINE_PORT
+from llamaserver.api.release import ACCESS_LOG_FILTER_SINCE, Release
 from llamaserver.api.source import Scheme, Source, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
-from llamaserver.desired.release import ACCESS_LOG_FILTER_SINCE, Release
 from llamaserver.desired.shutdown import Shutdown
 from llamaserver.desired.weights import below, model_argument
 
@@ -59,6 +59,9 @@ def _ours(
     yield f"--tensor-parallel-size={effective.tensor_parallel_size}"
     if engine.gpu_memory_utilization is not None:
         yield f"--gpu-memory-utilization={engine.gpu_memory_utilization:g}"
+    if engine.kv_offloading is not None:
+        yield f"--kv-offloading-size={engine.kv_offloading.gib}"
+        yield "--kv-offloading-backend=native"
     yield from _features(spec)
     if shutdown.drain is not None:
         yield f"--shutdown-timeout={shutdown.drain}"

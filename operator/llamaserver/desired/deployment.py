@@ -13,6 +13,7 @@ from llamaserver.api.names import (
     child_labels,
     selector_labels,
 )
+from llamaserver.api.release import release_of
 from llamaserver.api.server import LlamaServer
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
@@ -23,7 +24,6 @@ from llamaserver.desired.objects import KubeObject, child
 from llamaserver.desired.placement import placement
 from llamaserver.desired.podtemplate import merged
 from llamaserver.desired.probes import probes
-from llamaserver.desired.release import release_of
 from llamaserver.desired.rollout import strategy
 from llamaserver.desired.security import engine_security, pod_security
 from llamaserver.desired.settings import BuildSettings, DesiredFleet

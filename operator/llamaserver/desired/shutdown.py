@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.desired.release import SHUTDOWN_TIMEOUT_SINCE, Release
+from llamaserver.api.release import SHUTDOWN_TIMEOUT_SINCE, Release
 from llamaserver.desired.settings import BuildSettings
 
 

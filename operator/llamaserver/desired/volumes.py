@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from llamaserver.api.effective import EffectiveSpec
+from llamaserver.api.offloading import GIB
 from llamaserver.api.podtemplate import ADAPTER_PREFIX
 from llamaserver.api.server import LlamaServer
 from llamaserver.api.source import Scheme, Source
@@ -86,4 +88,5 @@ def _cache(server: LlamaServer) -> dict[str, Any]:
 
 
 def _shm_gib(effective: EffectiveSpec) -> int:
-    return SHM_GIB_PER_WORKER * effective.workers
+    """The workers' own, and the offloaded KV cache, which vLLM keeps there."""
+    return SHM_GIB_PER_WORKER * effective.workers + math.ceil(effective.kv_offloading_bytes / GIB)

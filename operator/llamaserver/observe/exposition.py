@@ -206,10 +206,19 @@ def _capacity_tokens(scrape: _Scrape) -> dict[int | None, int]:
 
 
 def _deferred(scrape: _Scrape) -> dict[int, int]:
+    """Requests by engine that wait for something else than room.
+
+    vLLM goes on counting one as deferred whose KV cache has been loaded from elsewhere: it has what it waited
+    for, and waits for room like all others.
+    """
     deferred: dict[int, int] = defaultdict(int)
     for labels, value in scrape.plain(names.WAITING_BY_REASON):
         if labels.get("reason") == "deferred":
             deferred[_engine(labels)] += _whole(names.WAITING_BY_REASON[0], value)
+    for labels, value in scrape.plain(names.KV_FETCH):
+        if labels.get("stage") == "completed_waiting":
+            engine = _engine(labels)
+            deferred[engine] = max(0, deferred[engine] - _whole(names.KV_FETCH[0], value))
     return deferred
 
 

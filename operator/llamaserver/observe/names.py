@@ -16,6 +16,7 @@ PREFIXES = ("vllm:", "ray_vllm:")
 RUNNING = ("num_requests_running",)
 WAITING = ("num_requests_waiting",)
 WAITING_BY_REASON = ("num_requests_waiting_by_reason",)
+KV_FETCH = ("num_requests_kv_fetch_by_stage",)  # with a KV connector only
 KV_USAGE = ("kv_cache_usage_perc", "gpu_cache_usage_perc")  # the old name went with 0.11; both are 0..1
 PREEMPTIONS = ("num_preemptions_total",)
 PROMPT_TOKENS = ("prompt_tokens_total",)
@@ -47,6 +48,7 @@ _PLAIN = (
     RUNNING,
     WAITING,
     WAITING_BY_REASON,
+    KV_FETCH,
     KV_USAGE,
     PREEMPTIONS,
     PROMPT_TOKENS,

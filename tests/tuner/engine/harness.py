@@ -142,8 +142,12 @@ class Loop:
 
     def submit(self, scheduled: Any) -> Any:
         """Run a step that was scheduled; return the SchedulerOutput whose output was processed, or None."""
-        self._queue.append((scheduled, model_output(self.scheduler, scheduled)))
+        self._queue.append((scheduled, self.answered(model_output(self.scheduler, scheduled))))
         return self._process() if len(self._queue) >= self.depth else None
+
+    def answered(self, output: ModelRunnerOutput) -> ModelRunnerOutput:
+        """What the workers say of a step beside its tokens: nothing."""
+        return output
 
     def drain(self, limit: int = 10_000) -> int:
         """Run until nothing is left; return how many steps that took."""

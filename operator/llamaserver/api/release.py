@@ -7,6 +7,10 @@ from typing import Final, NamedTuple
 
 ACCESS_LOG_FILTER_SINCE: Final = (0, 16)
 """--disable-access-log-for-endpoints."""
+KV_OFFLOADING_SINCE: Final = (0, 14)
+"""--kv-offloading-size. 0.11.1 to 0.13 know the flag too, but their native backend does not start with it: it
+is told of no blocks to use.
+"""
 SHUTDOWN_TIMEOUT_SINCE: Final = (0, 18)
 """--shutdown-timeout; older engines cut streams at SIGTERM."""
 

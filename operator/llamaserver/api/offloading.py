@@ -1,0 +1,166 @@
+"""spec.engine.kvOffloading: KV cache that has to leave the accelerator is kept in the host's memory.
+
+vLLM maps all of it in /dev/shm and fills it with pages when it starts. So it counts as memory of the
+container from the first moment, whatever is offloaded, and a pod that has not asked for it is killed or
+pushes others out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import ROUND_DOWN, Decimal
+from typing import TYPE_CHECKING, Final
+
+from pydantic import Field
+
+from llamaserver.api.base import Group, cel, rules
+from llamaserver.api.errors import Problem
+from llamaserver.api.parallel import engines_of
+from llamaserver.api.quantity import Quantity, quantity_value
+from llamaserver.api.release import KV_OFFLOADING_SINCE, release_of
+
+if TYPE_CHECKING:
+    from llamaserver.api.spec import LlamaServerSpec
+
+GIB: Final = 1 << 30
+LEAST: Final = "1Mi"
+LEAST_CURE: Final = f"must be at least {LEAST}: write it with its unit, e.g. 16Gi"
+ACCELERATOR_CURE: Final = (
+    "needs accelerators, for vLLM offloads from their memory only: set spec.accelerator, or remove it"
+)
+RELEASE_CURE: Final = (
+    f"needs vLLM {'.'.join(map(str, KV_OFFLOADING_SINCE))} or newer: change spec.engine.image, or remove it"
+)
+ASK_CURE: Final = (
+    "needs memory that is set aside, for all of it is taken when the engine starts: set memory in "
+    "spec.engine.resources.requests or limits to more than spec.engine.kvOffloading.size"
+)
+ROOM_CURE: Final = (
+    "must be more than spec.engine.kvOffloading.size for each engine of the pod, which is taken whole from "
+    "this memory: raise it, or lower the size"
+)
+SHM_CURE: Final = (
+    "must be more than spec.engine.kvOffloading.size for each engine of the pod, which lies in this volume: "
+    "raise it, or remove the volume shm, and the operator makes one that is large enough"
+)
+
+_SIZE: Final = "self.engine.kvOffloading.size"
+_OLDER: Final = "(^|/)[^/@]*:v?0[.]([0-9]|1[0-3])([^0-9/][^/]*)?$"
+"""An image whose tag is a release before KV_OFFLOADING_SINCE, as `release_of` reads it."""
+
+
+class KVOffloading(Group):
+    """KV cache in the host's memory, by vLLM's own connector."""
+
+    size: Quantity = Field(
+        description="The host's memory for it (--kv-offloading-size): of one engine, shared by all its "
+        "tensor and pipeline parallel ranks, and as much again for each further data-parallel rank of the "
+        "pod. All of it is taken when the engine starts, lies in /dev/shm and counts as memory of the "
+        "container. At least 1Mi.",
+        json_schema_extra=rules(
+            cel(
+                "!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('"
+                + LEAST
+                + "')) >= 0",
+                LEAST_CURE,
+            )
+        ),
+    )
+
+    @property
+    def gib(self) -> str:
+        """The size as vLLM takes it, in GiB; rounded down to a KiB, which no engine can use less than."""
+        found = (quantity_value(self.size) / GIB).quantize(Decimal("0.000001"), ROUND_DOWN)
+        return f"{found.normalize():f}"
+
+
+def _asks(part: str) -> str:
+    return (
+        f"has(self.engine.resources) && has(self.engine.resources.{part}) && "
+        f"'memory' in self.engine.resources.{part}"
+    )
+
+
+def _holds(part: str) -> dict[str, str]:
+    """The rule that memory, where `part` of the resources names it, is more than the size for one engine."""
+    memory = f"self.engine.resources.{part}['memory']"
+    return cel(
+        f"!has(self.engine.kvOffloading) || !({_asks(part)}) || !isQuantity(string({memory})) || "
+        f"!isQuantity(string({_SIZE})) || "
+        f"quantity(string({memory})).compareTo(quantity(string({_SIZE}))) > 0",
+        f"memory {ROOM_CURE}",
+        f".engine.resources.{part}",
+    )
+
+
+OFFLOADING_RULES: Final[tuple[dict[str, str], ...]] = (
+    cel("!has(self.engine.kvOffloading) || has(self.accelerator)", ACCELERATOR_CURE, ".engine.kvOffloading"),
+    cel(
+        f"!has(self.engine.kvOffloading) || !self.engine.image.matches({_OLDER!r})",
+        RELEASE_CURE,
+        ".engine.kvOffloading",
+    ),
+    cel(
+        f"!has(self.engine.kvOffloading) || ({_asks('requests')}) || ({_asks('limits')})",
+        ASK_CURE,
+        ".engine.kvOffloading",
+    ),
+    _holds("requests"),
+    _holds("limits"),
+)
+
+
+def offloaded_bytes(spec: LlamaServerSpec) -> int:
+    """Memory of one pod that holds offloaded KV cache, all its engines together; 0 without any."""
+    if spec.engine.kv_offloading is None:
+        return 0
+    return int(quantity_value(spec.engine.kv_offloading.size)) * engines_of(spec.engine.extra_args or ())
+
+
+def offloading_problems(spec: LlamaServerSpec) -> Iterator[Problem]:
+    """Why the KV cache cannot be offloaded as the spec says, with the cure."""
+    offloading, field = spec.engine.kv_offloading, "spec.engine.kvOffloading"
+    if offloading is None:
+        return
+    if quantity_value(offloading.size) < quantity_value(LEAST):
+        yield Problem(f"{field}.size", f"{LEAST_CURE} (got {offloading.size!r})")
+    if spec.accelerator is None:
+        yield Problem(field, ACCELERATOR_CURE)
+    if not release_of(spec.engine.image).has(KV_OFFLOADING_SINCE):
+        yield Problem(field, f"{RELEASE_CURE} (got {spec.engine.image})")
+    yield from _memory(spec, offloading)
+    yield from _shm(spec)
+
+
+def _memory(spec: LlamaServerSpec, offloading: KVOffloading) -> Iterator[Problem]:
+    resources, wanted = spec.engine.resources, offloaded_bytes(spec)
+    asked = {
+        part: memory
+        for part in ("requests", "limits")
+        if resources is not None and (memory := (getattr(resources, part) or {}).get("memory")) is not None
+    }
+    if not asked:
+        yield Problem("spec.engine.kvOffloading", ASK_CURE)
+    engines = engines_of(spec.engine.extra_args or ())
+    for part, memory in asked.items():
+        if quantity_value(memory) <= wanted:
+            got = f"{memory} for {engines} x {offloading.size}"
+            yield Problem(f"spec.engine.resources.{part}", f"memory {ROOM_CURE} ({got})")
+
+
+def _shm(spec: LlamaServerSpec) -> Iterator[Problem]:
+    """A volume of the user's in the place of /dev/shm that is too small; one without a readable limit is not
+    judged.
+    """
+    volumes = (spec.pod_template.spec.volumes if spec.pod_template and spec.pod_template.spec else None) or ()
+    for index, volume in enumerate(volumes):
+        limit = (volume.to_dict().get("emptyDir") or {}).get("sizeLimit")
+        if volume.name != "shm" or not isinstance(limit, int | str):
+            continue
+        try:
+            small = quantity_value(limit) <= offloaded_bytes(spec)
+        except ValueError:
+            continue
+        if small:
+            where = f"spec.podTemplate.spec.volumes[{index}]"
+            yield Problem(where, f"emptyDir.sizeLimit {SHM_CURE} (got {limit})")
