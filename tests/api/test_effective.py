@@ -34,6 +34,17 @@ def test_an_objective_without_a_statistic_is_about_the_p95(changed: Callable[...
     assert resolved.to_status(150).to_dict()["interTokenLatency"] == "p95 <= 50ms"
 
 
+def test_what_a_restart_has_chosen_is_in_force_and_the_ceiling_of_the_live_cap(
+    changed: Callable[..., Object],
+) -> None:
+    spec = parse(changed({"spec.tuning.restart.minInterval": "90m"})).spec
+    resolved = effective(spec, 96)
+    assert (resolved.max_num_seqs, resolved.max_num_active_seqs, resolved.most_num_seqs) == (96, 96, 256)
+    told = resolved.to_status(150).to_dict()
+    assert (told["maxNumSeqs"], told["restartMinInterval"]) == (96, "90m")
+    assert effective(parse(changed({})).spec, 96).max_num_seqs == 256
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

@@ -89,6 +89,7 @@ FIELDS = {
     "spec.tuning.mode": Move(False, {"spec.tuning.mode": "Off"}, {"spec.tuning.mode": "Recommend"}),
     "spec.tuning.numSeqs.min": Move(False, {"spec.tuning.numSeqs.min": 8}),
     "spec.tuning.numSeqs.max": Move(False, {"spec.tuning.numSeqs.max": 64}),
+    "spec.tuning.restart": Move(False, {"spec.tuning.restart.minInterval": "1h"}),
     "spec.tuning.prefillBudget": Move(False, {"spec.tuning.prefillBudget": "Fixed"}),
     "spec.scaling": Move(
         False,
@@ -137,6 +138,30 @@ def test_only_settings_that_must_roll_roll(name: str, built: Make) -> None:
 
 def test_the_number_of_replicas_never_rolls(built: Make) -> None:
     assert template(built, {}, fleet=DesiredFleet(1)) == template(built, {}, fleet=DesiredFleet(9))
+
+
+def test_what_a_restart_has_chosen_rolls_where_restarts_are_asked_for(built: Make) -> None:
+    asked = {"spec.tuning.restart.minInterval": "1h"}
+    chosen = DesiredFleet(1, max_num_seqs=96)
+    assert "--max-num-seqs=96" in str(template(built, asked, fleet=chosen))
+    assert template(built, {}, fleet=chosen) == template(built, {}), "given up with the field"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "chosen", "started"),
+    [
+        ({}, 300, 256),
+        ({"min": 32}, 8, 32),
+        ({"max": 64}, 96, 64),
+        ({}, None, 256),
+    ],
+)
+def test_a_chosen_number_keeps_to_the_specs_bounds(
+    bounds: Object, chosen: int | None, started: int, built: Make
+) -> None:
+    asked = {"spec.tuning.restart.minInterval": "1h", "spec.tuning.numSeqs": bounds}
+    made = template(built, asked, fleet=DesiredFleet(1, max_num_seqs=chosen))
+    assert f"--max-num-seqs={started}" in str(made)
 
 
 def documented() -> dict[str, bool]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llamaserver.api import effective, parse
-from llamaserver.desired import BuildSettings, outlook, rollout_reason
+from llamaserver.desired import BuildSettings, DesiredFleet, outlook, rollout_reason
 
 Object = dict[str, Any]
 Make = Callable[..., Any]
@@ -52,6 +52,21 @@ def test_the_reason_is_told_in_the_terms_of_the_resource(
     told = reason(built, changed, before, after)
     assert told.split("; ")[0] == words
     assert ("; " in told) is ("accelerator" in words)
+
+
+def test_a_restart_for_another_cap_is_told_by_its_field_and_an_edit_is_not(
+    built: Make, changed: Make
+) -> None:
+    asked = {"spec.tuning.restart.minInterval": "1h"}
+    before, after = built(asked, fleet=DesiredFleet(1, 256)), built(asked, fleet=DesiredFleet(1, 96))
+    specs = [parse(changed(asked)).spec.to_dict()] * 2
+    words = "spec.tuning.restart: maxNumSeqs 256 -> 96"
+    assert rollout_reason(before["Deployment"], after["Deployment"], *specs) == words
+    plain = [parse(changed({})).spec.to_dict()] * 2
+    edited = rollout_reason(after["Deployment"], before["Deployment"], *plain)
+    assert edited.startswith("spec.template")
+    given_up = rollout_reason(after["Deployment"], built({})["Deployment"], specs[0], plain[0])
+    assert given_up == "spec.tuning.restart: maxNumSeqs 96 -> 256"
 
 
 def test_many_changes_are_not_all_listed(built: Make, changed: Make) -> None:

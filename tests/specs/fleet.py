@@ -39,6 +39,19 @@ BAD = {
         "spec.recovery.replaceStalledAfter",
         "leave it out to have no pod replaced",
     ),
+    "restarts every minute": Bad(
+        {"spec.tuning.restart.minInterval": "60s"},
+        "spec.tuning.restart.minInterval",
+        "what came of it measured, before the next",
+    ),
+    "a restart a month": Bad(
+        {"spec.tuning.restart.minInterval": "720h"},
+        "spec.tuning.restart.minInterval",
+        "leave spec.tuning.restart out",
+    ),
+    "restarts as often as they like": Bad(
+        {"spec.tuning.restart": {}}, "spec.tuning.restart.minInterval", "equired"
+    ),
     "an unknown statistic": Bad(
         {"spec.slo.interTokenLatency": {"target": "50ms", "statistic": "p999"}},
         "spec.slo.interTokenLatency.statistic",

@@ -159,6 +159,7 @@ GOOD = {
         }
     },
     "a rollout beside what serves": {"spec.rollout": {"maxSurge": 1, "maxUnavailable": 0}},
+    "restarts a week apart": {"spec.tuning.restart.minInterval": "168h"},
     "the shortest stall": {"spec.recovery.replaceStalledAfter": "120s"},
     "a day": {"spec.startup.timeout": "24h", "spec.shutdown.drainTimeout": "86400s"},
     "the longest name": {"metadata.name": "a" * 63},

@@ -10,6 +10,8 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from llamaserver.api.base import cel
+
 PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
 MAX_LENGTH: Final = 16
 CURE: Final = "write a positive number and a unit (ms, s, m or h), e.g. 50ms"
@@ -51,6 +53,14 @@ def _short(number: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(number)))
     text = f"{number:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def bounded(field: str, relation: str, bound: Duration, message: str) -> dict[str, str]:
+    """The CEL rule that the duration `field` of a group is `relation` (<= or >=) `bound`; silent where the
+    text is no duration.
+    """
+    unread = f"!has(self.{field}) || !self.{field}.matches({PATTERN!r})"
+    return cel(f"{unread} || duration(self.{field}) {relation} duration('{bound}')", message, f".{field}")
 
 
 class Duration(str):

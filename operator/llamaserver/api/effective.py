@@ -45,6 +45,7 @@ class EffectiveSpec:
     source: Source
     served_names: tuple[str, ...]
     max_num_seqs: int
+    """What engines are started with: the spec's own, or less where restarts have chosen it."""
     max_num_batched_tokens: int
     tensor_parallel_size: int
     workers: int
@@ -58,6 +59,8 @@ class EffectiveSpec:
     min_num_seqs: int
     max_num_active_seqs: int
     """Upper bound of the live cap. The engine itself starts with `max_num_seqs`."""
+    most_num_seqs: int
+    """The most that a restart may start engines with: what the spec allows."""
     metrics_source: MetricsSource
     scaling_mode: ScalingMode
     replicas: int | None
@@ -70,6 +73,8 @@ class EffectiveSpec:
     """Pods that a rollout may start beyond the number of replicas, and take down at once; never both 0."""
     startup_timeout: Duration
     drain_timeout: Duration
+    restart_min_interval: Duration | None = None
+    """How long at least between two restarts for another cap; None where there are none."""
     kv_offloading_bytes: int = 0
     """Memory of one pod that holds offloaded KV cache, all its engines together."""
     replace_stalled_after: Duration | None = None
@@ -90,6 +95,7 @@ class EffectiveSpec:
             prefill_budget=self.prefill_budget,
             min_num_seqs=self.min_num_seqs,
             max_num_active_seqs=self.max_num_active_seqs,
+            restart_min_interval=str(self.restart_min_interval) if self.restart_min_interval else None,
             metrics_source=self.metrics_source,
             scaling_mode=self.scaling_mode,
             min_replicas=self.min_replicas,
@@ -105,14 +111,24 @@ class EffectiveSpec:
         )
 
 
-def effective(spec: LlamaServerSpec) -> EffectiveSpec:
-    """Resolve every default of a spec that `parse` accepted."""
+def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec:
+    """Resolve every default of a spec that `parse` accepted.
+
+    `chosen` is the --max-num-seqs that was last restarted for; it counts within the spec's bounds, and only
+    where the spec asks for restarts.
+    """
     engine, slo, tuning = spec.engine, spec.slo, spec.tuning
     source = parse_uri(spec.model.uri)
-    max_num_seqs = engine.max_num_seqs or defaults.MAX_NUM_SEQS
+    declared = engine.max_num_seqs or defaults.MAX_NUM_SEQS
     itl = slo.inter_token_latency if slo else None
     queue = slo.queue_time if slo else None
     bounds = tuning.num_seqs if tuning else None
+    least_seqs = (bounds.min if bounds else None) or defaults.MIN_NUM_SEQS
+    most_seqs = (bounds.max if bounds else None) or declared
+    restart = tuning.restart if tuning else None
+    max_num_seqs = declared
+    if restart is not None and chosen is not None:
+        max_num_seqs = max(least_seqs, min(chosen, most_seqs))
     mode, replicas, least, most = _replicas(spec)
     surge, unavailable = _rollout(spec)
     return EffectiveSpec(
@@ -128,8 +144,9 @@ def effective(spec: LlamaServerSpec) -> EffectiveSpec:
         suspended=bool(spec.suspend),
         tuning_mode=(tuning.mode if tuning else None) or defaults.TUNING_MODE,
         prefill_budget=(tuning.prefill_budget if tuning else None) or defaults.PREFILL_BUDGET,
-        min_num_seqs=(bounds.min if bounds else None) or defaults.MIN_NUM_SEQS,
-        max_num_active_seqs=(bounds.max if bounds else None) or max_num_seqs,
+        min_num_seqs=least_seqs,
+        max_num_active_seqs=min(most_seqs, max_num_seqs),
+        most_num_seqs=most_seqs,
         metrics_source=(spec.metrics.source if spec.metrics else None) or defaults.METRICS_SOURCE,
         scaling_mode=mode,
         replicas=replicas,
@@ -139,6 +156,7 @@ def effective(spec: LlamaServerSpec) -> EffectiveSpec:
         max_unavailable=unavailable,
         startup_timeout=(spec.startup.timeout if spec.startup else None) or defaults.STARTUP_TIMEOUT,
         drain_timeout=(spec.shutdown.drain_timeout if spec.shutdown else None) or defaults.DRAIN_TIMEOUT,
+        restart_min_interval=restart.min_interval if restart else None,
         kv_offloading_bytes=offloaded_bytes(spec),
         replace_stalled_after=spec.recovery.replace_stalled_after if spec.recovery else None,
     )

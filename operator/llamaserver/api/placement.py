@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field, JsonValue
 
 from llamaserver.api.base import Fragment, Group, ObjectName, cel, rules
-from llamaserver.api.duration import PATTERN, Duration
+from llamaserver.api.duration import Duration, bounded
 
 MAX_PODS: Final = 1000
 LabelValue = Annotated[str, Field(max_length=63)]
@@ -206,17 +206,9 @@ TOO_LONG_STALL: Final = f"must be at most {LONGEST}: leave it out to have no pod
 TOO_LONG: Final = f"must be at most {LONGEST}: Kubernetes would wait on a broken pod for longer than a day"
 
 
-def _bound(field: str, relation: str, bound: Duration, message: str) -> dict[str, str]:
-    """The rule that the duration `field` of a group is `relation` (<= or >=) `bound`; silent where the text
-    is no duration.
-    """
-    unread = f"!has(self.{field}) || !self.{field}.matches({PATTERN!r})"
-    return cel(f"{unread} || duration(self.{field}) {relation} duration('{bound}')", message, f".{field}")
-
-
-def _bounded(field: str) -> dict[str, JsonValue]:
+def _at_most(field: str) -> dict[str, JsonValue]:
     """The rule that the duration `field` of a group is at most `LONGEST`."""
-    return rules(_bound(field, "<=", LONGEST, TOO_LONG))
+    return rules(bounded(field, "<=", LONGEST, TOO_LONG))
 
 
 SHORTEST_STALL: Final = Duration("2m")
@@ -230,8 +222,8 @@ class RecoverySpec(Group):
 
     model_config = ConfigDict(
         json_schema_extra=rules(
-            _bound("replaceStalledAfter", "<=", LONGEST, TOO_LONG_STALL),
-            _bound("replaceStalledAfter", ">=", SHORTEST_STALL, TOO_SOON),
+            bounded("replaceStalledAfter", "<=", LONGEST, TOO_LONG_STALL),
+            bounded("replaceStalledAfter", ">=", SHORTEST_STALL, TOO_SOON),
         )
     )
 
@@ -248,7 +240,7 @@ class RecoverySpec(Group):
 class StartupSpec(Group):
     """How long an engine may take to come."""
 
-    model_config = ConfigDict(json_schema_extra=_bounded("timeout"))
+    model_config = ConfigDict(json_schema_extra=_at_most("timeout"))
 
     timeout: Duration | None = Field(
         default=None,
@@ -262,7 +254,7 @@ class StartupSpec(Group):
 class ShutdownSpec(Group):
     """How long an engine may take to go."""
 
-    model_config = ConfigDict(json_schema_extra=_bounded("drainTimeout"))
+    model_config = ConfigDict(json_schema_extra=_at_most("drainTimeout"))
 
     drain_timeout: Duration | None = Field(
         default=None,

@@ -41,6 +41,7 @@ from llamaserver.api.offloading import OFFLOADING_RULES, offloading_problems
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.placementrules import placement_problems
 from llamaserver.api.podtemplate import CACHE_CURE, CACHE_VOLUME
+from llamaserver.api.restart import restart_problems
 from llamaserver.api.source import Scheme, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import NAME_RULES, name_problems
@@ -289,4 +290,5 @@ _CHECKS: Final[tuple[Check, ...]] = (
     placement_problems,
     feature_problems,
     offloading_problems,
+    restart_problems,
 )

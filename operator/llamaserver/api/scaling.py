@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 
 from llamaserver.api.base import Group, cel, rules
 from llamaserver.api.enums import PrefillBudget, ScalingMode, TuningMode
+from llamaserver.api.restart import RestartSpec
 
 MAX_REPLICAS = 1000
 
@@ -59,6 +60,16 @@ class TuningSpec(Group):
         "from spec.engine.maxNumBatchedTokens down, so that prompts are prefilled in chunks that no step is "
         "late for. Fixed: it stays at spec.engine.maxNumBatchedTokens and only the cap moves. Default: Auto. "
         "A change takes effect at the next tick, without a restart.",
+    )
+    restart: RestartSpec | None = Field(
+        default=None,
+        description="Where the cap of running engines cannot be moved (no tuner, a pipeline), have the pods "
+        "rolled with another --max-num-seqs instead: when the latency objective has been missed for 10 "
+        "minutes, and what was measured tells which number would hold it. Within numSeqs, never above "
+        "spec.engine.maxNumSeqs, in mode Auto, and only while every replica serves. Each restart costs a "
+        "start of every pod; status.restart says what was chosen, and what stands in the way. Default: "
+        "nothing is restarted. A change replaces no pod, except that leaving it out gives pods back "
+        "spec.engine.maxNumSeqs where they run with another number.",
     )
 
 

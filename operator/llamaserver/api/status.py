@@ -161,7 +161,8 @@ class DecisionStatus(Group):
         default=None, description="The pod concerned. Absent for the number of replicas."
     )
     action: Short = Field(
-        description="What was moved: NumSeqs, NumBatchedTokens or Replicas; or Replacement of a pod."
+        description="What was moved: NumSeqs, NumBatchedTokens or Replicas; Replacement of a pod, or Restart "
+        "of all with another --max-num-seqs."
     )
     from_: Short | None = Field(default=None, alias="from", description="The value before.")
     to: Short | None = Field(default=None, description="The value after.")
@@ -192,6 +193,44 @@ class RecoveryStatus(Group):
     )
 
 
+class RestartStatus(Group):
+    """The last restart for another cap, and what stands in the way of the next."""
+
+    max_num_seqs: int | None = Field(
+        default=None,
+        ge=1,
+        description="What engines are started with since; absent while that is spec.engine.maxNumSeqs.",
+    )
+    time: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None,
+        description="When the last restart was decided, in UTC.",
+        json_schema_extra={"format": "date-time"},
+    )
+    objective: Short | None = Field(
+        default=None, description="The latency objective that it was decided for, such as `p95 <= 50ms`."
+    )
+    context: Figure | None = Field(
+        default=None, description="Tokens of context of a running sequence then; absent where not known."
+    )
+    prefill: Figure | None = Field(
+        default=None, description="Prompt tokens computed for each generated token then."
+    )
+    missed: int | None = Field(
+        default=None,
+        ge=1,
+        description="The smallest number that was left because the objective was missed with it, under "
+        "this objective and a load like this.",
+    )
+    starved: int | None = Field(
+        default=None,
+        ge=1,
+        description="The largest number that was left because requests waited although the objective held.",
+    )
+    reason: Text | None = Field(
+        default=None, description="Why nothing is restarted now, or what a restart would choose."
+    )
+
+
 class EffectiveStatus(Group):
     """What is really in force where the spec says nothing: every default resolved."""
 
@@ -201,7 +240,9 @@ class EffectiveStatus(Group):
         description="Names under which clients may ask for the model.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
-    max_num_seqs: int | None = Field(default=None, ge=0, description="Ceiling of the live cap.")
+    max_num_seqs: int | None = Field(
+        default=None, ge=0, description="What engines are started with: the ceiling of the live cap."
+    )
     max_num_batched_tokens: int | None = Field(
         default=None, ge=0, description="Ceiling of the live prefill budget."
     )
@@ -228,6 +269,10 @@ class EffectiveStatus(Group):
     )
     min_num_seqs: int | None = Field(default=None, ge=0, description="Lower bound of the live cap.")
     max_num_active_seqs: int | None = Field(default=None, ge=0, description="Upper bound of the live cap.")
+    restart_min_interval: Figure | None = Field(
+        default=None,
+        description="Time at least between two restarts for another cap; absent where there are none.",
+    )
     metrics_source: Short | None = Field(
         default=None, description="Whom the operator asks what the engines do: Engine or Prometheus."
     )
@@ -294,6 +339,11 @@ class Status(Group):
     recovery: RecoveryStatus | None = Field(
         default=None,
         description="What was done about engines that hang; absent before there was anything to do.",
+    )
+    restart: RestartStatus | None = Field(
+        default=None,
+        description="What restarts for another cap have chosen; absent where spec.tuning.restart never "
+        "asked for them.",
     )
     effective: EffectiveStatus | None = Field(
         default=None, description="What is really in force: every default resolved."

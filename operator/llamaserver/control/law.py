@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from llamaserver.api.enums import TuningMode
-from llamaserver.control import binding, kv
+from llamaserver.control import binding, kv, trend
 from llamaserver.control import facts as about
 from llamaserver.control.context import Context
 from llamaserver.control.diagnosis import diagnose
@@ -67,6 +67,7 @@ def decide(
         diagnosis=diagnosed,
         binding=binding.settle(state.binding, seen),
         moments=moments,
+        trend=trend.follow(state.trend, facts),
         relief=relief(state.relief, demand, facts, dt),
         kappa=_kappa(state.kappa, observed),
     )
@@ -83,6 +84,7 @@ def decide(
         binding=state.binding.named,
         stalled=stalled_engines(facts),
         moving=moving(facts),
+        restart=trend.found(state.trend, facts),
     )
     return state, decision
 

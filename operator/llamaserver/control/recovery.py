@@ -109,8 +109,8 @@ def replacement(
     victim = min(sure, key=lambda engine: (engine.pod != past.pod, -engine.still_s, engine.pod))
     if (left := max(after_s, victim.grace_s) - victim.still_s) > 0:
         return Wait(f"pod {victim.pod} is replaced if it hangs on", min(max(1.0, left), LOOK_AGAIN_S))
-    if obstacle := _obstacle(fleet):
-        return Wait(f"the replacement of pod {victim.pod} waits: {obstacle}")
+    if (found := obstacle(fleet)) != "":
+        return Wait(f"the replacement of pod {victim.pod} waits: {found}")
     forgotten = now - past.at > FORGOTTEN_S
     again = not forgotten and _same(victim, alive[victim.pod], past, now)
     count = 0 if forgotten else past.count
@@ -162,7 +162,8 @@ def _doubt(engine: StalledEngine) -> str:
     return ""
 
 
-def _obstacle(fleet: Standing) -> str:
+def obstacle(fleet: Standing) -> str:
+    """What is under way in a fleet, so that no pod of it may be taken down; empty where nothing is."""
     if fleet.busy:
         return fleet.busy
     if fleet.ending:

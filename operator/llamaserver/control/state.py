@@ -10,6 +10,7 @@ from llamaserver.api.enums import Binding
 from llamaserver.control.arrivals import Arrivals
 from llamaserver.control.history import History
 from llamaserver.control.kv import KvState
+from llamaserver.control.line import Line
 from llamaserver.control.model import StepModel, remembered
 from llamaserver.control.types import Cause, Setpoint
 from llamaserver.observe.fleet import FleetWindow
@@ -168,6 +169,26 @@ class Spell:
 
 
 @dataclass(frozen=True, slots=True)
+class Trend:
+    """How the latency of a fleet has gone with its streams; see control/trend.py."""
+
+    line: Line = field(default_factory=Line)
+    beside: float = 1.0
+    """Running sequences, prefilling ones too, for each stream that decodes."""
+    load: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    """Fading sums: resident token seconds, sequence seconds, prompt tokens computed, tokens generated."""
+    asked: tuple[float | None, str] = (None, "")
+    """The objective that what follows is about."""
+    statistic_s: float | None = None
+    """Its statistic, and the mean beside it, smoothed."""
+    mean_s: float | None = None
+    missed: Spell | None = None
+    """For how long the latency objective has been missed."""
+    starved: Spell | None = None
+    """For how long requests have waited for full engines although the objective held."""
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The demand of one tick, over all replicas that gave figures."""
 
@@ -234,6 +255,8 @@ class State:
     """The fleet's newest windows: what people judge, and how fast requests leave."""
     relief: float = 1.0
     """How far the ITL target is stretched because the queue has precedence; 1 is not at all."""
+    trend: Trend = field(default_factory=Trend)
+    """For restarts, where caps cannot be moved."""
     kappa: float = 1.0
     newest: Learned | None = None
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from llamaserver.api.enums import Binding, Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.control.line import Load
 from llamaserver.observe.types import Doubt
 
 
@@ -58,6 +59,8 @@ class Limits:
     """Whether the prefill budget may be moved, too."""
     ceiling: int | None = None
     """What the spec starts engines with (maxNumSeqs): used where a pod does not tell it itself."""
+    started: int | None = None
+    """What engines are started with, where restarts for another cap are allowed; None where they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,27 @@ class StalledEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """What one tick makes of it, for the choice of a restart."""
+
+    live: bool
+    """Some engine's cap can be moved while it runs."""
+    started: int
+    """--max-num-seqs of the engines."""
+    wanted: int | None
+    """The number that would just hold the objective; None where that is not known, for this reason."""
+    reason: str
+    running: int
+    """Sequences that the fullest engine runs."""
+    missed_s: float
+    starved_s: float
+    load: Load
+    seen: str
+    """The latency, in words."""
+    cold_start_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The cause, in words people can act on. `advice` is empty when nothing needs doing by hand."""
 
@@ -181,3 +205,5 @@ class Decision:
     """The longest first."""
     moving: frozenset[str] = frozenset()
     """Pods of which every engine was seen to get on, or to have nothing to do, by this tick's figures."""
+    restart: Found | None = None
+    """What a restart for another cap would be chosen by; None where none is allowed or nothing is known."""

@@ -11,7 +11,7 @@ from llamaserver.api.conditions import Condition, ConditionStatus, ConditionType
 from llamaserver.api.enums import Binding
 from llamaserver.api.status import Status
 from llamaserver.cluster import EventType, Recorder, Reference
-from llamaserver.controller.journal import REPLACEMENT, REPLICAS
+from llamaserver.controller.journal import REPLACEMENT, REPLICAS, RESTART
 from llamaserver.desired import Outlook
 
 _GOOD = {"Healthy", "Idle"}
@@ -40,6 +40,10 @@ def news(before: Status, after: Status) -> Iterator[News]:
         if decision.action == REPLACEMENT:
             text = f"pod {decision.pod} is evicted, for another to take its place: {decision.reason}"
             yield News(EventType.WARNING, REPLACEMENT, text)
+            continue
+        if decision.action == RESTART:
+            text = f"maxNumSeqs {decision.from_} -> {decision.to}: {decision.reason}"
+            yield News(EventType.WARNING, RESTART, text)
             continue
         what = "Scaled" if decision.action == REPLICAS else "Retuned"
         where = f" on pod {decision.pod}" if decision.pod else ""

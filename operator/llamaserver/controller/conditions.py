@@ -33,7 +33,7 @@ def judge(facts: Facts) -> list[Judgement]:
     if facts.report is not None and facts.spec is not None:
         measured = (
             _slo_met(facts.spec, facts.report),
-            _tuned(facts.spec, facts.report),
+            _tuned(facts.spec, facts.report, facts.restart),
             _metrics(facts.spec, facts.report),
         )
         verdicts += [replace(verdict, by_report=True) for verdict in measured]
@@ -160,8 +160,8 @@ def _slo_met(spec: EffectiveSpec, report: Report) -> Judgement:
     return Judgement(type_, False, cause, f"{text}: {diagnosis.message}" if diagnosis.message else text)
 
 
-def _tuned(spec: EffectiveSpec, report: Report) -> Judgement:
-    type_ = ConditionType.TUNED
+def _tuned(spec: EffectiveSpec, report: Report, restart: str) -> Judgement:
+    type_, instead = ConditionType.TUNED, f"; restarts: {restart}" if restart else ""
     if spec.suspended:
         return Judgement(type_, False, Reason.SUSPENDED, "spec.suspend is true: nothing is decided")
     if spec.tuning_mode is TuningMode.OFF:
@@ -171,11 +171,11 @@ def _tuned(spec: EffectiveSpec, report: Report) -> Judgement:
             "spec.metrics.source is Prometheus: engines are not asked, so no cap and no budget is moved in "
             "them; diagnosis and replicas go by what Prometheus has"
         )
-        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, text)
+        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, text + instead)
     if not report.pods:
         return Judgement(type_, None, Reason.NO_PODS_REPORT, "no engine reports")
     if report.unavailable and len(report.unavailable) == len(report.pods):
-        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, _each(report.unavailable))
+        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, _each(report.unavailable) + instead)
     if spec.tuning_mode is TuningMode.RECOMMEND:
         return Judgement(type_, False, Reason.RECOMMENDING, "spec.tuning.mode is Recommend: nothing is moved")
     if report.foreign:

@@ -58,6 +58,8 @@ class Facts:
     patience_s: float
     """For how long a pod's trouble may be one that mends itself."""
     waits_for: str = ""
+    restart: str = ""
+    """Why no restart gives engines another cap now; empty where none is asked for."""
     downloads: downloads.Downloads = field(default_factory=dict)
 
 

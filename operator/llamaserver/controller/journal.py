@@ -15,6 +15,7 @@ NUM_SEQS = "NumSeqs"
 NUM_BATCHED_TOKENS = "NumBatchedTokens"
 REPLICAS = "Replicas"
 REPLACEMENT = "Replacement"
+RESTART = "Restart"
 
 NO_FIGURES = "diagnosis/stale"
 RECOMMEND = "Recommend"
@@ -103,6 +104,13 @@ def scaled(
 def replaced(pod: str, reason: str, now: datetime) -> DecisionStatus:
     """The entry for a pod that is replaced because its engine hangs."""
     return DecisionStatus(time=timestamp(now), pod=pod, action=REPLACEMENT, reason=reason)
+
+
+def restarted(before: int, after: int, reason: str, now: datetime) -> DecisionStatus:
+    """The entry for all pods that are started anew with another --max-num-seqs."""
+    return DecisionStatus(
+        time=timestamp(now), action=RESTART, from_=str(before), to=str(after), reason=reason
+    )
 
 
 def _seqs(state: InForce) -> int | None:

@@ -33,6 +33,7 @@ from llamaserver.controller.options import Options
 from llamaserver.controller.queue import Key, WorkQueue
 from llamaserver.controller.reconcile import Parts, Reconciler
 from llamaserver.controller.recovery import Recovery
+from llamaserver.controller.restart import Restarts
 from llamaserver.controller.resync import Resync
 from llamaserver.controller.runtime import Registry
 from llamaserver.controller.scaledown import PATIENCE_S, ScaleDown
@@ -181,6 +182,13 @@ class Operator:
                     cache=self.cache,
                     registry=self.registry,
                     recorder=recorder,
+                    metrics=self.metrics,
+                    monotonic=self._monotonic,
+                    wall=_now,
+                    fresh_s=max(10.0, 3 * options.tick_seconds),
+                ),
+                restarts=Restarts(
+                    cache=self.cache,
                     metrics=self.metrics,
                     monotonic=self._monotonic,
                     wall=_now,

@@ -36,6 +36,7 @@ from llamaserver.controller.diff import digest
 from llamaserver.controller.facts import Facts, rollout, waits
 from llamaserver.controller.queue import Key, RetryLater, WorkQueue
 from llamaserver.controller.recovery import Recovery
+from llamaserver.controller.restart import Restarts
 from llamaserver.controller.runtime import Registry, Server
 from llamaserver.controller.scaledown import LOOK_AGAIN_S, ScaleDown
 from llamaserver.controller.tick import Ticker
@@ -78,6 +79,7 @@ class Parts:
     children: Children
     scale_down: ScaleDown
     recovery: Recovery
+    restarts: Restarts
     recorder: Recorder
     metrics: Metrics
     settings: Callable[[], BuildSettings]
@@ -132,12 +134,15 @@ class Reconciler:
             raise RetryLater(str(error), after_s=error.retry_after_s or 0.0) from None
         except RetryLater as wish:
             later = wish
-        recover = None if later is not None else self.parts.recovery.decide(server, _scales(server, held))
+        recover = restart = None
+        if later is None:
+            recover = self.parts.recovery.decide(server, _scales(server, held))
+            restart = self.parts.restarts.decide(server, _scales(server, held))
         again = await self._write_status(server, raw)
         if later is not None:
             raise later
         await self._recover(server)
-        times = (again, recover, LOOK_AGAIN_S if held else None)
+        times = (again, recover, restart, LOOK_AGAIN_S if held else None)
         return min(
             (time for time in times if time is not None), default=None
         ), "invalid" if server.invalid else "ok"
@@ -148,6 +153,7 @@ class Reconciler:
             server.written = read_status(raw.get("status"))
             server.decisions.extend(server.written.decisions or ())
             server.recovery = server.written.recovery
+            server.restart = server.written.restart
         elif self.parts.monotonic() - server.written_at > _TRUST_S:
             server.written = read_status(raw.get("status"))
         return server
@@ -185,7 +191,7 @@ class Reconciler:
             return
         before = server.spec
         server.parsed, server.generation = parsed, generation
-        spec = server.spec = effective(parsed.spec)
+        spec = server.spec = effective(parsed.spec, self.parts.restarts.chosen(server, parsed))
         if before is not None and _scales_by(spec) != _scales_by(before):
             server.decided_replicas = None
 
@@ -209,7 +215,7 @@ class Reconciler:
             # Done, or done by somebody else: from here on what runs counts, not what was decided once.
             server.decided_replicas = None
         count = await self.parts.scale_down.prepare(server, current, fleet.replicas)
-        held, fleet = count != fleet.replicas, replace(fleet, replicas=count)
+        held, fleet = count != fleet.replicas, replace(fleet, replicas=count, max_num_seqs=server.chosen)
         objects = [rollouts.remember(obj, parsed) for obj in build(parsed, fleet, self.parts.settings())]
         server.wanted_mark = next(digest(obj) for obj in objects if kind_of(obj) is DEPLOYMENT)
         server.waits_for = ""
@@ -288,6 +294,7 @@ class Reconciler:
             server.written,
             decisions=server.decisions,
             recovery=server.recovery,
+            restart=server.restart,
             learned=learned,
             grace_s=grace_s,
             now=now,
@@ -349,6 +356,7 @@ class Reconciler:
             now=now,
             patience_s=grace_s + _PATIENCE_S,
             waits_for=server.waits_for,
+            restart=(server.restart.reason if server.restart else None) or "",
             downloads=downloads.current(
                 {pod.name: pod.downloads for pod in known if pod.downloads is not None},
                 server.downloads,

@@ -23,17 +23,15 @@ from llamaserver.control.recovery import (
     LOOK_AGAIN_S,
     Past,
     Replace,
-    Replica,
-    Standing,
     Wait,
     replacement,
 )
 from llamaserver.controller import announce, journal
 from llamaserver.controller.cache import Cache
-from llamaserver.controller.facts import Rollout, rollout
 from llamaserver.controller.moments import moment
-from llamaserver.controller.pods import Pod, read
+from llamaserver.controller.pods import Pod
 from llamaserver.controller.runtime import Asked, Registry, Report, Server
+from llamaserver.controller.standing import alive, standing
 from llamaserver.telemetry import KeyLogger, Metrics
 
 _log = logging.getLogger(__name__)
@@ -118,7 +116,7 @@ class Recovery:
         return replacement(
             spec.replace_stalled_after.seconds,
             report.decision.stalled,
-            self._standing(server, scaling),
+            standing(self.cache, server, scaling),
             _past(server.recovery),
             self.wall().timestamp(),
             self._elsewhere_at(server),
@@ -166,37 +164,8 @@ class Recovery:
         refused = server.asked is not None and server.asked.accepted is False
         return refused and self._named(server, named) is not None
 
-    def _standing(self, server: Server, scaling: bool) -> Standing:
-        state = rollout(self.cache.deployment(server.key), server.wanted_mark)
-        return Standing(
-            wanted=state.wanted,
-            replicas=[
-                Replica(
-                    pod.name,
-                    pod.ready,
-                    pod.target.incarnation if pod.target else "",
-                    pod.engine_started.timestamp() if pod.engine_started else float("-inf"),
-                )
-                for pod in self._alive(server)
-            ],
-            # One that has failed, or was evicted by its kubelet, holds nothing, and may be there for ever.
-            ending=sum(read(obj).terminating for obj in self.cache.pods(server.key)),
-            busy=_busy(state, scaling),
-        )
-
     def _named(self, server: Server, name: str) -> Pod | None:
-        return next((pod for pod in self._alive(server) if pod.name == name), None)
-
-    def _alive(self, server: Server) -> list[Pod]:
-        return [pod for obj in self.cache.pods(server.key) if not (pod := read(obj)).ending]
-
-
-def _busy(state: Rollout, scaling: bool) -> str:
-    if not state.complete:
-        return "a rollout is under way"
-    if scaling or state.total != state.wanted:
-        return "the number of replicas is changing"
-    return "" if state.ready >= state.wanted else f"{state.ready} of {state.wanted} replicas are ready"
+        return next((pod for pod in alive(self.cache, server) if pod.name == name), None)
 
 
 def _past(told: RecoveryStatus | None) -> Past:

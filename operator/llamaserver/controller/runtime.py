@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.server import LlamaServer
-from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, RecoveryStatus, Status
+from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, RecoveryStatus, RestartStatus, Status
 from llamaserver.control import Decision, State
 from llamaserver.control.recovery import Replace
 from llamaserver.controller.downloads import Told
@@ -119,6 +119,10 @@ class Server:
     """The pod that has to go for it, as the present look decided."""
     asked: Asked | None = None
     """The last eviction for it that this replica asked for; None while one is under way."""
+    restart: RestartStatus | None = None
+    """The last restart for another cap, as status is to say it."""
+    chosen: int | None = None
+    """What engines are started with by it; None for what the spec says."""
     replaces_pods: bool = False
     """Whether the last write to the Deployment replaces pods."""
     written: Status | None = None

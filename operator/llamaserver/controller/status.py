@@ -17,6 +17,7 @@ from llamaserver.api.status import (
     ObservedStatus,
     PodTuning,
     RecoveryStatus,
+    RestartStatus,
     ScalingStatus,
     Status,
     TuningStatus,
@@ -52,6 +53,7 @@ def compose(
     *,
     decisions: Iterable[DecisionStatus],
     recovery: RecoveryStatus | None = None,
+    restart: RestartStatus | None = None,
     learned: Learned | None,
     grace_s: float | None,
     now: Moment,
@@ -85,6 +87,7 @@ def compose(
             "effective": before.effective if facts.spec is None else facts.spec.to_status(grace_s),
             "decisions": tuple(decisions) or None,
             "recovery": recovery,
+            "restart": restart,
             "model": before.model if learned is None else _figures(learned),
             **measured,
         }
@@ -182,6 +185,7 @@ def _core(status: Status) -> object:
         (status.recovery.pod, status.recovery.time, status.recovery.replacements)
         if status.recovery
         else None,
+        (status.restart.max_num_seqs, status.restart.time) if status.restart else None,
         status.diagnosis.cause if status.diagnosis else None,
         status.scaling.desired_replicas if status.scaling else None,
         (

@@ -360,6 +360,7 @@ def limits(spec: EffectiveSpec, fleet: Fleet) -> Limits:
         budget_moves=spec.prefill_budget is PrefillBudget.AUTO,
         scaling=spec.scaling_mode,
         replicas_min=spec.min_replicas,
+        started=spec.max_num_seqs if spec.restart_min_interval is not None else None,
         replicas_max=fleet.replicas if spec.max_replicas is None else spec.max_replicas,
         suspended=spec.suspended,
     )

@@ -18,7 +18,7 @@ def build(server: LlamaServer, fleet: DesiredFleet, settings: BuildSettings) -> 
     The keys come before the pods that read them. Equal arguments give equal objects: nothing is read from
     outside.
     """
-    resolved = effective(server.spec)
+    resolved = effective(server.spec, fleet.max_num_seqs)
     made = [
         keys_config_map(server, settings),
         service(server),

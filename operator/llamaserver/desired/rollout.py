@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from llamaserver.api.effective import EffectiveSpec
+from llamaserver.api.names import ENGINE_CONTAINER
 from llamaserver.desired.difference import differences, first_difference
 
 CHANGES_SHOWN: Final = 3
+_SEQS: Final = "--max-num-seqs="
 ROLLS_NOTHING: Final = frozenset(
     {"replicas", "suspend", "slo", "tuning", "scaling", "metrics", "rollout", "recovery"}
 )
@@ -61,9 +63,10 @@ def rollout_reason(
 ) -> str:
     """Why applying the Deployment `wanted` over `live` replaces pods; empty when it replaces none.
 
-    In the terms of the LlamaServer where its spec changed (`spec.engine.maxModelLen: 8192 -> 16384`), else of
-    the pod template: then a setting of the operator's changed, or somebody edited the Deployment. So too
-    where `old_spec` is empty, because the Deployment does not say what it was made from.
+    In the terms of the LlamaServer where its spec changed (`spec.engine.maxModelLen: 8192 -> 16384`) or a
+    restart gives engines another cap, else of the pod template: then a setting of the operator's changed, or
+    somebody edited the Deployment. So too where `old_spec` is empty, because the Deployment does not say what
+    it was made from.
     """
     first = first_difference(live, wanted)
     if not first.startswith("spec.template"):
@@ -76,4 +79,22 @@ def rollout_reason(
         for line in differences(f"spec.{key}", old_spec.get(key), new_spec.get(key))
     ]
     more = f" and {len(found) - CHANGES_SHOWN} more" if len(found) > CHANGES_SHOWN else ""
-    return "; ".join(found[:CHANGES_SHOWN]) + more if found else first
+    if found:
+        return "; ".join(found[:CHANGES_SHOWN]) + more
+    restarts = any((spec.get("tuning") or {}).get("restart") for spec in (old_spec, new_spec))
+    return (_restart(live, wanted) if restarts else "") or first
+
+
+def _restart(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What a restart for another cap changes, or going back from one; empty where the cap stays."""
+    before, after = _started_with(live), _started_with(wanted)
+    return f"spec.tuning.restart: maxNumSeqs {before} -> {after}" if before and after != before else ""
+
+
+def _started_with(deployment: Mapping[str, Any]) -> str:
+    """--max-num-seqs of the engine's container, or an empty text."""
+    containers = deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or ()
+    words = [
+        word for one in containers if one.get("name") == ENGINE_CONTAINER for word in one.get("args") or ()
+    ]
+    return next((word.removeprefix(_SEQS) for word in words if word.startswith(_SEQS)), "")

@@ -36,6 +36,9 @@ class BuildSettings:
 
 @dataclass(frozen=True, slots=True)
 class DesiredFleet:
-    """The fleet's size as decided. None leaves the number to whoever owns it and the field unsent."""
+    """What was decided of a fleet."""
 
     replicas: int | None
+    """Its size. None leaves the number to whoever owns it and the field unsent."""
+    max_num_seqs: int | None = None
+    """What engines are started with by the last restart for another cap; None for what the spec says."""
