@@ -14,7 +14,7 @@ from llamaserver.api.enums import (
     Statistic,
     TuningMode,
 )
-from llamaserver.api.offloading import offloaded_bytes
+from llamaserver.api.offloadingrules import offloaded_bytes
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.quantity import format_bytes
 from llamaserver.api.source import Source, own_name, parse_uri

@@ -7,20 +7,14 @@ pushes others out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import ROUND_DOWN, Decimal
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pydantic import Field
 
 from llamaserver.api.base import Group, cel, rules
-from llamaserver.api.errors import Problem
-from llamaserver.api.parallel import engines_of
 from llamaserver.api.quantity import Quantity, quantity_value
-from llamaserver.api.release import KV_OFFLOADING_SINCE, release_of
-
-if TYPE_CHECKING:
-    from llamaserver.api.spec import LlamaServerSpec
+from llamaserver.api.release import KV_OFFLOADING_SINCE
 
 GIB: Final = 1 << 30
 LEAST: Final = "1Mi"
@@ -108,59 +102,3 @@ OFFLOADING_RULES: Final[tuple[dict[str, str], ...]] = (
     _holds("requests"),
     _holds("limits"),
 )
-
-
-def offloaded_bytes(spec: LlamaServerSpec) -> int:
-    """Memory of one pod that holds offloaded KV cache, all its engines together; 0 without any."""
-    if spec.engine.kv_offloading is None:
-        return 0
-    return int(quantity_value(spec.engine.kv_offloading.size)) * engines_of(spec.engine.extra_args or ())
-
-
-def offloading_problems(spec: LlamaServerSpec) -> Iterator[Problem]:
-    """Why the KV cache cannot be offloaded as the spec says, with the cure."""
-    offloading, field = spec.engine.kv_offloading, "spec.engine.kvOffloading"
-    if offloading is None:
-        return
-    if quantity_value(offloading.size) < quantity_value(LEAST):
-        yield Problem(f"{field}.size", f"{LEAST_CURE} (got {offloading.size!r})")
-    if spec.accelerator is None:
-        yield Problem(field, ACCELERATOR_CURE)
-    if not release_of(spec.engine.image).has(KV_OFFLOADING_SINCE):
-        yield Problem(field, f"{RELEASE_CURE} (got {spec.engine.image})")
-    yield from _memory(spec, offloading)
-    yield from _shm(spec)
-
-
-def _memory(spec: LlamaServerSpec, offloading: KVOffloading) -> Iterator[Problem]:
-    resources, wanted = spec.engine.resources, offloaded_bytes(spec)
-    asked = {
-        part: memory
-        for part in ("requests", "limits")
-        if resources is not None and (memory := (getattr(resources, part) or {}).get("memory")) is not None
-    }
-    if not asked:
-        yield Problem("spec.engine.kvOffloading", ASK_CURE)
-    engines = engines_of(spec.engine.extra_args or ())
-    for part, memory in asked.items():
-        if quantity_value(memory) <= wanted:
-            got = f"{memory} for {engines} x {offloading.size}"
-            yield Problem(f"spec.engine.resources.{part}", f"memory {ROOM_CURE} ({got})")
-
-
-def _shm(spec: LlamaServerSpec) -> Iterator[Problem]:
-    """A volume of the user's in the place of /dev/shm that is too small; one without a readable limit is not
-    judged.
-    """
-    volumes = (spec.pod_template.spec.volumes if spec.pod_template and spec.pod_template.spec else None) or ()
-    for index, volume in enumerate(volumes):
-        limit = (volume.to_dict().get("emptyDir") or {}).get("sizeLimit")
-        if volume.name != "shm" or not isinstance(limit, int | str):
-            continue
-        try:
-            small = quantity_value(limit) <= offloaded_bytes(spec)
-        except ValueError:
-            continue
-        if small:
-            where = f"spec.podTemplate.spec.volumes[{index}]"
-            yield Problem(where, f"emptyDir.sizeLimit {SHM_CURE} (got {limit})")

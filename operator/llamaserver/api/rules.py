@@ -37,11 +37,12 @@ from llamaserver.api.featurerules import feature_problems
 from llamaserver.api.features import SERVED_NAME, SERVED_NAME_CURE, TWIN_RULES
 from llamaserver.api.managed import env_problems, managed_flag, refusal
 from llamaserver.api.model import NOTHING_FROM_HF, ONLY_HF
-from llamaserver.api.offloading import OFFLOADING_RULES, offloading_problems
+from llamaserver.api.offloading import OFFLOADING_RULES
+from llamaserver.api.offloadingrules import offloading_problems
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.placementrules import placement_problems
 from llamaserver.api.podtemplate import CACHE_CURE, CACHE_VOLUME
-from llamaserver.api.restart import restart_problems
+from llamaserver.api.restart import LONGEST, SHORTEST, TOO_OFTEN, TOO_SELDOM
 from llamaserver.api.source import Scheme, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import NAME_RULES, name_problems
@@ -193,6 +194,16 @@ def _cap(spec: LlamaServerSpec) -> Iterator[Problem]:
         yield Problem("spec.engine.maxNumBatchedTokens", f"{SPECULATION_CURE} ({budget} < {need})")
 
 
+def _restart(spec: LlamaServerSpec) -> Iterator[Problem]:
+    restart = spec.tuning.restart if spec.tuning else None
+    if restart is None:
+        return
+    seconds = restart.min_interval.seconds
+    if not SHORTEST.seconds <= seconds <= LONGEST.seconds:
+        cure = TOO_OFTEN if seconds < SHORTEST.seconds else TOO_SELDOM
+        yield Problem("spec.tuning.restart.minInterval", f"{cure} (got {restart.min_interval})")
+
+
 def _parallel(spec: LlamaServerSpec) -> Iterator[Problem]:
     size = spec.engine.tensor_parallel_size or TENSOR_PARALLEL_SIZE
     field = "spec.engine.tensorParallelSize"
@@ -290,5 +301,5 @@ _CHECKS: Final[tuple[Check, ...]] = (
     placement_problems,
     feature_problems,
     offloading_problems,
-    restart_problems,
+    _restart,
 )
