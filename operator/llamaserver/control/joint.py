@@ -89,6 +89,14 @@ class Plan:
         m = self.model
         return (self.step_s - m.a_s - m.c_s - m.slope_s(self.context) * sequences) / max(1e-12, m.d_s)
 
+    def beside(self, chunk: float) -> float:
+        """The other way round: decodes that leave so many prefill tokens in a step; infinite where they cost
+        nothing.
+        """
+        m = self.model
+        slope = m.slope_s(self.context)
+        return (self.step_s - m.a_s - m.c_s - m.d_s * chunk) / slope if slope > 0.0 else math.inf
+
     def need(self, sequences: float) -> float:
         """Prefill tokens a step that keep `sequences` replaced as they end."""
         return self.prefill * sequences
@@ -102,7 +110,7 @@ class Plan:
         if slope <= 0.0:
             return high
         spare = self.step_s - m.a_s - m.c_s
-        most = min(spare / (slope + m.d_s * self.prefill / room), (spare - m.d_s * self.least_chunk) / slope)
+        most = min(spare / (slope + m.d_s * self.prefill / room), self.beside(self.least_chunk))
         return max(low, min(high, math.floor(most)))
 
 

@@ -39,10 +39,14 @@ SHARES_BAND = 0.1
 """A cap so much above what fits only lets prompts wait inside the engine for their share of the budget rather
 than before it, which is no reason to hunt.
 """
+FLOOR_BAND = 0.02
+"""The same where not even the smallest chunk fits: there no budget can make a step shorter, only the cap."""
 JOINT_RAISE_BAND = 0.08
 """Relative room below which the cap is not raised: less than that the budget gives to prefill."""
-BUDGET_BAND = 0.03
-"""A change of the budget that moves a full step by less than this share of its duration waits."""
+BUDGET_BAND, LOWER_BAND = 0.03, 0.01
+"""A higher and a lower budget that move a full step by less than this share of its duration wait. A step that
+is longer than planned has no more than the margin to spare.
+"""
 
 
 def move(v: View) -> Move:
@@ -137,7 +141,9 @@ def _plan(v: View, p: Predictor, tail: float) -> joint.Plan:
     assert v.model is not None
     assert v.budgets is not None
     step_s = joint.MARGIN * p.target_s / tail
-    return joint.Plan(v.model, v.context, v.prefill, step_s, v.budgets.least_chunk)
+    # Contexts that grow are believed at once: what a few seconds' mean lags behind, the steps are too long.
+    context = max([v.context, *(r.context for r in v.history.recent[-1:])])
+    return joint.Plan(v.model, context, v.prefill, step_s, v.budgets.least_chunk)
 
 
 def _fitting(v: View, plan: joint.Plan, room: float) -> int:
@@ -155,7 +161,8 @@ def _starved(v: View, plan: joint.Plan) -> tuple[Verdict, int]:
     }
     if v.history.recent and v.history.recent[-1].at <= v.changed_at:
         return said("Shares", False, "nothing was measured since the last change", evidence), v.cap
-    if v.cap <= max(v.low, (1.0 + SHARES_BAND) * _fitting(v, plan, joint.CUT_ROOM)):
+    shared = (1.0 + SHARES_BAND) * _fitting(v, plan, joint.CUT_ROOM)
+    if v.cap <= max(v.low, min(shared, (1.0 + FLOOR_BAND) * plan.beside(plan.least_chunk))):
         return said(
             "Shares", False, "prefill fits beside the cap's decodes under the target", evidence
         ), v.cap
@@ -183,9 +190,12 @@ def _undisturbed(v: View, evidence: dict[str, float | int | str]) -> int:
 
 
 def _budget(v: View, plan: joint.Plan, cap: int, tail: float) -> tuple[Verdict, int]:
-    """The budget that leaves prefill what the target leaves beside the decodes; small differences wait."""
+    """The budget that leaves prefill what the target leaves beside the decodes; small differences wait.
+
+    While a lowered cap drains, these are the decodes of all that run: the engine gives every one its token.
+    """
     assert v.budgets is not None
-    budget = v.budgets.of(cap, plan.chunk(cap))
+    budget = v.budgets.of(cap, plan.chunk(max(cap, v.running)))
     before = v.budgets.start if v.budget is None else v.budget
     evidence: dict[str, float | int | str] = {
         "budget": before,
@@ -194,7 +204,8 @@ def _budget(v: View, plan: joint.Plan, cap: int, tail: float) -> tuple[Verdict, 
         "tail": round(tail, 2),
     }
     old, new = v.budgets.chunk(cap, before), v.budgets.chunk(cap, budget)
-    small = abs(new - old) * plan.model.d_s <= BUDGET_BAND * plan.step_s
+    band = BUDGET_BAND if new > old else LOWER_BAND
+    small = abs(new - old) * plan.model.d_s <= band * plan.step_s
     if cap == v.cap and v.budget is not None and small:
         return said("Budget", False, "prefill has what the target leaves it", evidence), before
     fired = budget != before
