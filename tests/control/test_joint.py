@@ -122,6 +122,58 @@ def test_longer_prompts_in_mid_run_are_held_and_the_cap_comes_back() -> None:
     assert at(470) >= 0.85 * at(118)
 
 
+def answers_of_minutes(rng: random.Random, _: float) -> tuple[int, int]:
+    """Contexts that grow for minutes, and hardly any prefill."""
+    return max(1, round(1000 * rng.lognormvariate(-0.18, 0.6))), max(2, round(rng.expovariate(1 / 4000)))
+
+
+def documents(rng: random.Random, _: float) -> tuple[int, int]:
+    """Prompts of some ten thousand tokens, a few of many times that."""
+    return min(100_000, round(12_000 * rng.lognormvariate(-0.5, 1.0))), rng.randint(100, 600)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("lengths", "rate", "target_s"),
+    [(answers_of_minutes, 1.0, 0.030), (documents, 1.8, 0.060)],
+    ids=["long answers", "long prompts"],
+)
+def test_contexts_that_grow_are_held(lengths: Lengths, rate: float, target_s: float, seed: int) -> None:
+    """With answers of minutes a cut takes a minute to be felt, and with long prompts the memory's cuts drain
+    while longer ones come in.
+    """
+    objective = Objective(target_s, Statistic.P95)
+    world = World(objective, FIXED, H100_8B, lengths, rate=lambda _: rate, seed=seed).run(500)
+    assert world.violated(20) <= 0.05
+    assert any(b < H100_8B.budget for _, _, b in world.budgets)
+
+
+@pytest.mark.parametrize("lengths", [answers_of_minutes, documents], ids=["long answers", "long prompts"])
+def test_no_full_step_is_left_longer_than_planned(lengths: Lengths) -> None:
+    """Beside all that run, a cap that still drains included, and whatever their contexts have become: 1 % at
+    most, unless not even the smallest chunk fits.
+    """
+    rate, target_s = (1.0, 0.030) if lengths is answers_of_minutes else (1.8, 0.060)
+    world = World(Objective(target_s, Statistic.P95), FIXED, H100_8B, lengths, rate=lambda _: rate, seed=4)
+    looked = 0
+    while world.now < 400.0:
+        world.tick()
+        pod, engine = world.state.pods["pod-1"], world.engines["pod-1"]
+        told = [v.evidence["step_ms"] for v in world.decisions[-1][1].trail if v.rule == "Budget"]
+        chunk = engine.budget - engine.cap
+        if not told or chunk <= MIN_CHUNK:
+            continue
+        model, context = world.state.model, pod.history.recent[-1].context
+        assert model is not None
+        decodes = max(engine.cap, len(engine.running))
+        rest_s = model.decode_s(decodes, context) + model.c_s
+        if 1e3 * (rest_s + model.d_s * MIN_CHUNK) > float(told[0]):
+            continue
+        assert 1e3 * (rest_s + model.d_s * chunk) <= 1.011 * float(told[0])
+        looked += 1
+    assert looked > 50
+
+
 @settings(
     max_examples=6,
     deadline=None,
@@ -230,6 +282,8 @@ def test_what_is_planned_fits_under_the_step(plan: Plan, one: int, two: int, roo
     if cap > low:
         assert plan.chunk(cap) >= MIN_CHUNK - 1e-6
         assert plan.need(cap) <= room * plan.chunk(cap) * (1 + 1e-9)
+        assert cap <= plan.beside(MIN_CHUNK) * (1 + 1e-9)
+    assert plan.chunk(plan.beside(MIN_CHUNK)) == pytest.approx(MIN_CHUNK, abs=1e-3)
     longer = replace(plan, step_s=1.2 * plan.step_s)
     assert longer.sequences(low, high, room) >= cap
     assert longer.chunk(cap) >= plan.chunk(cap)
