@@ -92,6 +92,19 @@ def test_a_lost_tuner_leaves_the_metrics_and_its_settings_lapse() -> None:
     assert engine.cap == engine.profile.max_num_seqs
 
 
+def test_a_tuner_that_comes_back_is_given_both_knobs_at_once() -> None:
+    world = World(
+        Objective(0.040, Statistic.P95), FIXED, faults=[TunerLost(200.0, 400.0)], streams=constant(40)
+    ).run(200)
+    engine = world.engines["pod-1"]
+    cap, budget = engine.cap, engine.budget
+    assert budget < engine.profile.budget
+    world.run(398)
+    assert (engine.cap, engine.budget) == (engine.profile.max_num_seqs, engine.profile.budget)
+    world.run(400)
+    assert (engine.cap, engine.budget) == (cap, pytest.approx(budget, rel=0.25))
+
+
 def test_a_slow_start_is_told_to_nobody() -> None:
     world = serving(SlowStart(10.0, 90.0, 60.0), replicas_by=None).run(12)
     world._apply(Orders({}, 3))

@@ -8,6 +8,7 @@ prefill would starve, a raise where it is at ease, and every time the budget tha
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from llamaserver.control import joint
 from llamaserver.control.cap import (
@@ -117,7 +118,7 @@ def _move_together(v: View) -> Move:
     assert v.budgets is not None
     shifted = v.budget is None or has_shifted(v)
     tail = joint.FIRST_TAIL if v.budget is None else joint.learned_tail(v.tail, v.predictor, v.history)
-    plan = _plan(v, v.predictor, tail)
+    plan = replace(_plan(v, v.predictor, tail), context=_grown(v))
     wanted = _fitting(v, plan, joint.RAISE_ROOM)
     higher = worth_a_raise(v, wanted, JOINT_RAISE_BAND)
     trail: list[Verdict] = []
@@ -141,9 +142,14 @@ def _plan(v: View, p: Predictor, tail: float) -> joint.Plan:
     assert v.model is not None
     assert v.budgets is not None
     step_s = joint.MARGIN * p.target_s / tail
-    # Contexts that grow are believed at once: what a few seconds' mean lags behind, the steps are too long.
-    context = max([v.context, *(r.context for r in v.history.recent[-1:])])
-    return joint.Plan(v.model, context, v.prefill, step_s, v.budgets.least_chunk)
+    return joint.Plan(v.model, v.context, v.prefill, step_s, v.budgets.least_chunk)
+
+
+def _grown(v: View) -> float:
+    """Resident tokens per sequence, where growth is believed at once: by what a mean over seconds lags,
+    steps are too long.
+    """
+    return max([v.context, *(r.context for r in v.history.recent[-1:])])
 
 
 def _fitting(v: View, plan: joint.Plan, room: float) -> int:

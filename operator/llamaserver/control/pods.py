@@ -81,6 +81,8 @@ class PodFacts:
     """Both knobs for an engine that is only looked at; None where the cap alone does as well."""
     work: Work | None
     """None while no sequence was seen."""
+    raised_at: float = -math.inf
+    """When its cap was raised last."""
 
     @property
     def recommended(self) -> Setpoint | None:
@@ -126,7 +128,7 @@ def with_window(
     applied = pod.cap is not None and running <= pod.cap + 1 and pod.cap == in_force(sample)
     record = record_of(window)
     pod = _learn(ctx, pod, window, record, applied and ctx.acting)
-    pod = replace(pod, budget=_takes(ctx, pod.budget, sample), rare_since=_rare_since(ctx, pod))
+    pod = replace(pod, budget=_takes(ctx, pod.budget, sample, can), rare_since=_rare_since(ctx, pod))
     predictor = _predictor(ctx, pod)
     if not can or pod.cap is None:
         return pod, None, _facts(ctx, pod, window, predictor, record, None, can), ()
@@ -164,9 +166,11 @@ def _within(ctx: Context, sample: Sample, pod: PodState) -> Setpoint | None:
     return Setpoint(cap, takes.of(cap, takes.chunk(pod.cap, pod.budget)))
 
 
-def _takes(ctx: Context, budget: int | None, sample: Sample) -> int | None:
-    """The budget, where this engine can still be given it."""
-    return None if budget is None or budget_range(ctx.limits, sample) is None else budget
+def _takes(ctx: Context, budget: int | None, sample: Sample, can: bool) -> int | None:
+    """The budget, where this engine can still be given it. One that can be given nothing for now, for its
+    tuner does not answer, says nothing about it: it is kept like the cap, and given when the tuner is back.
+    """
+    return budget if not can or budget_range(ctx.limits, sample) is not None else None
 
 
 def _rare_since(ctx: Context, pod: PodState) -> float | None:
@@ -327,7 +331,8 @@ def _facts(
         predictor=predictor,
         record=record,
         recent=pod.history.recent,
-        budget=pod.budget if result is None else result.budget,
+        budget=None if result is None else result.budget,
         advised=pod.advised,
         work=Work(pod.context, *load_of(pod.history)) if pod.context > 0.0 else None,
+        raised_at=pod.raised_at,
     )

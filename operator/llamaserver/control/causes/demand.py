@@ -11,6 +11,8 @@ from llamaserver.control.facts import FULL_SHARE, Facts
 from llamaserver.control.state import DemandState
 from llamaserver.control.types import Cause
 
+FILLS_S = 6.0
+"""A batch takes some steps to fill after a raise: prefill of who is admitted goes through a small budget."""
 EXHAUSTED_S = 30.0
 
 
@@ -97,8 +99,8 @@ def admission_elsewhere(facts: Facts, _: DemandState) -> Finding | str:
         ran = max(pod.running, pod.record.batch if pod.record is not None else 0.0)
         if w.waiting <= 0 or cap is None or ran >= FULL_SHARE * cap or w.kv_usage > KV_TIGHT:
             continue
-        if w.waiting <= 1 and not w.waiting_deferred:
-            continue  # one request on its way in
+        if (w.waiting <= 1 or facts.now - pod.raised_at < FILLS_S) and not w.waiting_deferred:
+            continue  # one request on its way in, or a batch that fills
         advice = (
             f"{w.waiting_deferred} are deferred: see whether --max-loras slots, KV transfer or grammar "
             "compilation hold them. If running stays below the cap with nothing admitted, restart the pod."
