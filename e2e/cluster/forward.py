@@ -1,7 +1,8 @@
-"""A loopback port of this machine that leads into the node's network.
+"""Sockets at either side of the node's network: a loopback port of this machine that leads into it, and a
+port in it that is answered by a process of this machine.
 
-One process does both ends: it listens first, then moves itself into the node's network, where all connections
-it makes from then on are made. A socket stays in the network it was made in.
+For the former one process does both ends: it listens first, then moves itself into the node's network, where
+all connections it makes from then on are made. A socket stays in the network it was made in.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import ctypes
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from cluster.errors import ClusterError
@@ -29,6 +31,18 @@ def serve(port: int, holder: int, host: str, host_port: int) -> None:
     print(f"127.0.0.1:{listener.getsockname()[1]} -> {host}:{host_port}", flush=True)
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(listener, life, host, host_port))
+
+
+def listener(holder: int, host: str, port: int) -> socket.socket:
+    """A socket of this process that listens in the node's network; port 0 is any. Raises OSError."""
+
+    def made() -> socket.socket:
+        _enter_network(holder)
+        return socket.create_server((host, port))
+
+    # Only the thread that enters is there, and it ends with this.
+    with ThreadPoolExecutor(max_workers=1) as inside:
+        return inside.submit(made).result()
 
 
 def _enter_network(pid: int) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from cluster import binaries, cache, cgroups, components, isolation, pki
+from cluster import binaries, cache, cgroups, components, forward, isolation, pki
 from cluster.errors import ClusterError
 from cluster.plan import Plan
 from cluster.settings import PACKAGE, SYSTEM_PYTHON, Settings
@@ -222,6 +222,10 @@ class Node:
                 yield int(line.split()[0].rpartition(":")[2])
             finally:
                 process.terminate()
+
+    def listen(self, host: str, port: int = 0) -> socket.socket:
+        """A socket of this process that listens in the node's network; port 0 is any. Raises OSError."""
+        return forward.listener(self.live_holder(), host, port)
 
     # --- the inside ---------------------------------------------------------------------------------
 

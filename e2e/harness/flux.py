@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cluster import binaries
+from cluster.node import Node
 from cluster.progress import Progress
 from cluster.settings import Settings
 from harness import process
+from harness.gitserver import repositories
 from harness.kube import Kube, Object, write
+from harness.listening import served
 from harness.manifests import namespace
 from harness.server import condition
 from harness.wait import until
 
 NAMESPACE = "flux-system"
 GIT_PORT, ARTIFACT_PORT = 9780, 9790
-GIT_SERVER = Path(__file__).with_name("gitserver.py")
 BRANCH = "main"
 INTERVAL = "5s"
 AUTHOR = {
@@ -154,7 +155,6 @@ def running(kube: Kube, folder: Path, name: str) -> Iterator[Flux]:
     repository = Repository(folder / "git" / name)
     artifacts = f"127.0.0.1:{ARTIFACT_PORT}"
     commands = {
-        "gitserver": (sys.executable, str(GIT_SERVER), str(GIT_PORT), str(folder / "git")),
         "source-controller": (
             *_controller(programs, "source-controller"),
             *(f"--storage-path={folder / 'artifacts'}", f"--storage-addr={artifacts}"),
@@ -167,7 +167,8 @@ def running(kube: Kube, folder: Path, name: str) -> Iterator[Flux]:
     definitions = programs / binaries.DEFINITIONS
     kube.kubectl("apply", "--server-side", "-f", str(definitions), timeout=120)
     try:
-        with process.running(kube, commands, folder):
+        git = served(Node().listen("127.0.0.1", GIT_PORT), repositories(folder / "git"))
+        with git, process.running(kube, commands, folder):
             yield Flux(kube, repository)
     finally:
         kube.kubectl("delete", "-f", str(definitions), "--ignore-not-found", timeout=120)

@@ -1,6 +1,4 @@
-"""Serves git repositories over HTTP on loopback, read-only: what Flux can fetch from without a link outwards.
-
-    python gitserver.py PORT FOLDER        each folder below FOLDER is a repository, http://127.0.0.1:PORT/NAME
+"""Serves git repositories over HTTP, read-only: what Flux can fetch from without a link outwards.
 
 git speaks the protocol itself (`git upload-pack`); here are only its two requests, as gitprotocol-http(5) has
 them.
@@ -10,9 +8,8 @@ from __future__ import annotations
 
 import gzip
 import subprocess
-import sys
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,8 +18,8 @@ ADVERTISED = f"# service={SERVICE}\n"
 TIMEOUT_S = 30
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One request; `folder` has the repositories."""
+class Repositories(BaseHTTPRequestHandler):
+    """One request. Each folder below `folder` is a repository, by its name."""
 
     protocol_version = "HTTP/1.1"
     folder: Path
@@ -48,6 +45,9 @@ class Handler(BaseHTTPRequestHandler):
             said = gzip.decompress(said)
         self._answer("result", _git("--stateless-rpc", repository, said))
 
+    def log_message(self, *_: object) -> None:
+        """Flux asks every few seconds."""
+
     def _repository(self, path: str, ending: str) -> Path | None:
         name = path.removesuffix(ending).strip("/")
         known = {entry.name: entry for entry in self.folder.iterdir()}
@@ -68,11 +68,6 @@ def _git(how: str, repository: Path, said: bytes = b"") -> bytes:
     return done.stdout
 
 
-def main() -> None:
-    """Serve until ended."""
-    port, Handler.folder = int(sys.argv[1]), Path(sys.argv[2])
-    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
-
-
-if __name__ == "__main__":
-    main()
+def repositories(folder: Path) -> type[Repositories]:
+    """What serves the repositories below a folder."""
+    return type("Repositories", (Repositories,), {"folder": folder})

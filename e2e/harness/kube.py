@@ -130,6 +130,12 @@ class Kube:
         found: Object | None = json.loads(said) if said.strip() else None
         return found
 
+    def managed_fields(self, kind: str, name: str, namespace: str) -> list[Object]:
+        """Who owns which of an object's fields, by the API server's books."""
+        said = self.kubectl("get", kind, name, "-n", namespace, "-o", "json", "--show-managed-fields")
+        entries: list[Object] = json.loads(said)["metadata"]["managedFields"]
+        return entries
+
     def list(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
         """All objects of a kind (or of several, comma-separated) in a namespace."""
         args = ["get", kind, "-n", namespace, "-o", "json", *(["-l", selector] if selector else [])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -74,11 +73,8 @@ def wait_replicas(fleet: Fleet, replicas: int) -> None:
 
 
 def writers_of_replicas(fleet: Fleet) -> set[str]:
-    """Who wrote spec.replicas through the scale subresource, by the API server's books."""
-    said = fleet.kube.kubectl(
-        "get", "llamaserver", fleet.name, "-n", NAMESPACE, "-o", "json", "--show-managed-fields"
-    )
-    entries = json.loads(said)["metadata"]["managedFields"]
+    """Who wrote spec.replicas through the scale subresource."""
+    entries = fleet.kube.managed_fields("llamaserver", fleet.name, NAMESPACE)
     return {entry["manager"] for entry in entries if entry.get("subresource") == "scale"}
 
 

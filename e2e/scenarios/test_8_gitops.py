@@ -49,11 +49,8 @@ class Pipeline:
         return self.flux.repository.commit(message, files)
 
     def spec_owners(self) -> set[str]:
-        """Who owns a field of the LlamaServer's spec, by the API server's books."""
-        said = self.flux.kube.kubectl(
-            "get", "llamaserver", NAME, "-n", NAMESPACE, "-o", "json", "--show-managed-fields"
-        )
-        entries = json.loads(said)["metadata"]["managedFields"]
+        """Who owns a field of the LlamaServer's spec."""
+        entries = self.flux.kube.managed_fields("llamaserver", NAME, NAMESPACE)
         return {entry["manager"] for entry in entries if "f:spec" in entry["fieldsV1"]}
 
 
