@@ -224,6 +224,12 @@ WORDS: list[tuple[str, Reason, str]] = [
         "spec.model.tokenSecretRef",
     ),
     (
+        "RefusedError: 401 Client Error from https://huggingface.co/api/models/org/model/revision/main: "
+        "Invalid credentials in Authorization header",
+        Reason.MODEL_ACCESS_DENIED,
+        "put a valid one into the Secret of spec.model.tokenSecretRef",
+    ),
+    (
         "PermissionError: [Errno 13] Permission denied: '/var/cache/llamaserver/huggingface'",
         Reason.STARTUP_FAILED,
         "let user and group 65532 write to the claim",

@@ -35,7 +35,13 @@ from llamaserver_tuner.download import cache, record
 from llamaserver_tuner.download import fetch as fetching
 from llamaserver_tuner.download.cache import Repository
 from llamaserver_tuner.download.fetch import Wish, fetch
-from llamaserver_tuner.download.hub import GatedRepoError, Hub, HubUnreachableError, NoWeightsError
+from llamaserver_tuner.download.hub import (
+    GatedRepoError,
+    Hub,
+    HubUnreachableError,
+    NoWeightsError,
+    RefusedError,
+)
 from llamaserver_tuner.download.progress import File, Meter, Plan
 from llamaserver_tuner.download.selection import wanted
 from llamaserver_tuner.lastwords import words_of
@@ -547,6 +553,20 @@ class TestDownload:
         death = cause_of_death(words_of(caught.value))
         assert death is not None, caught.value
         assert (death.reason, refusal[2] in death.line) == (reason, True)
+
+    def test_a_token_that_the_hub_does_not_know_is_told_as_one(
+        self, hub: FakeHub, download: Download
+    ) -> None:
+        hub.token = "granted"
+        with pytest.raises(RefusedError) as caught:
+            download(HF_TOKEN="expired")
+        death = cause_of_death(words_of(caught.value))
+        assert death is not None
+        assert death.reason is Reason.MODEL_ACCESS_DENIED
+        assert "the hub does not know the token" in death.advice
+        assert "the Secret of spec.model.tokenSecretRef" in death.advice
+        assert not hub.fetched
+        assert content(download(HF_TOKEN="granted").snapshot) == READ
 
     def test_a_claim_that_is_too_small_is_told_before_it_is_full(
         self, hub: FakeHub, download: Download

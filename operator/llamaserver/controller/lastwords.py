@@ -187,12 +187,19 @@ _SIGNS: Final = (
     ),
     _sign(
         Reason.MODEL_ACCESS_DENIED,
+        "the hub does not know the token: put a valid one into the Secret of spec.model.tokenSecretRef, and "
+        "the next try uses it",
+        r"Invalid credentials in Authorization header",
+        r"Invalid user token",
+    ),
+    _sign(
+        Reason.MODEL_ACCESS_DENIED,
         "ask for access on the model's page of the hub, and give a token that has it by "
         "spec.model.tokenSecretRef",
         r"gated repo",
         r"GatedRepoError",
         r"Access to model \S+ is restricted",
-        r"Invalid user(?:name or password| token)",
+        r"Invalid username or password",
         r"(?:401|403) Client Error",
         r"Client error '40[13] ",
     ),
