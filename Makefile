@@ -99,4 +99,5 @@ bench-control: venv ## The law beside other policies, in simulation; half an hou
 e2e: venv ## The end-to-end scenarios, on the cluster of `make cluster`. SCENARIOS=FILES for some of them.
 	@$(NODE) build flux keda
 	@$(NODE) up
+	@$(NODE) images engine-sim
 	@$(PYTHON) -m pytest --timeout 1200 $(SCENARIOS) -v

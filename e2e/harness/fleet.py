@@ -46,9 +46,13 @@ class Load:
         tail = " / ".join(self._errors.read().strip().splitlines()[-TAIL_LINES:])
         return f"status {self._process.returncode}, {tail or 'without a word'}"
 
+    def end(self) -> None:
+        """Start no stream any more; those that are open run on."""
+        self._process.terminate()
+
     def finish(self, timeout: float = 120) -> dict[str, Any]:
         """Let the open streams run to their end; the client's summary. Raises KubeError for none."""
-        self._process.terminate()
+        self.end()
         try:
             said, _ = self._process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
