@@ -26,6 +26,7 @@ from bench.settings import REPOSITORY, Settings, parse
 from demo.progress import Progress
 from harness import machine
 from harness.loopback import serving
+from harness.weights import engine_model, engine_python
 
 FAILURES = (NotChangedError, NothingSeenError, RuntimeError, OSError, subprocess.SubprocessError)
 
@@ -100,28 +101,6 @@ class Bench:
         )
         write(self._settings.output / "engine.json", json.dumps(found, indent=1) + "\n")
         return found
-
-
-def engine_python() -> Path:
-    """The interpreter of the CPU engine, installed first when it is missing."""
-    command = [sys.executable, str(REPOSITORY / "e2e" / "cluster"), "engine", "--print-python"]
-    return Path(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip())
-
-
-def engine_model(python: Path) -> Path:
-    """The small random Llama, made first when it is missing."""
-    from cluster import cache
-    from cluster.progress import Progress as NodeProgress
-    from cluster.settings import Settings as NodeSettings
-
-    script = REPOSITORY / "images" / "engine-cpu" / "make_model.py"
-    target = NodeSettings.from_environment().cache / "bench-model" / cache.fingerprint(script)
-
-    def make(folder: Path) -> None:
-        subprocess.run([str(python), str(script), str(folder)], check=True)
-
-    cache.make(target, make, NodeProgress())
-    return target
 
 
 def versions() -> dict[str, str]:

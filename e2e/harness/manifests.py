@@ -93,6 +93,43 @@ def config_map(name: str, namespace: str, files: dict[str, str]) -> Object:
     }
 
 
+def secret(name: str, namespace: str, entries: dict[str, str]) -> Object:
+    """A Secret of texts."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace},
+        "stringData": entries,
+    }
+
+
+def claim_of_folder(name: str, namespace: str, folder: str, node: str) -> tuple[Object, Object]:
+    """A PersistentVolume that is a folder of a node, and the claim of the same name that it is kept for."""
+    common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            **common,
+            "claimRef": {"namespace": namespace, "name": name},
+            "capacity": {"storage": "1Gi"},
+            # Unlike a hostPath, it is given to the pod's group.
+            "local": {"path": folder},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
+            "persistentVolumeReclaimPolicy": "Retain",
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {**common, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    return volume, claim
+
+
 def script_pod(
     image: str, runtime_class: str | None, command: list[str], files: str, cpu: str
 ) -> dict[str, Any]:
