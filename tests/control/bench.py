@@ -80,13 +80,15 @@ def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> Json:
 
 
 def summary(case: Case, runs: Mapping[str, Any]) -> Json:
-    """Mean and interval of each figure over the seeds; None where a seed has none."""
+    """Mean and interval of each figure over the seeds; None where a seed has none, as in
+    runs of before there was such a figure.
+    """
     cpu_s = round(sum(run["cpu_s"] for run in runs.values()), 1)
     told: Json = {"says": case.says, "cpu_s": cpu_s, "duration_s": case.demand(SEEDS[0]).duration_s}
     for name, run in runs.items():
         told[name] = {}
         for figure in FIGURES:
-            values = [seed[figure] for seed in run["seeds"].values()]
+            values = [seed.get(figure) for seed in run["seeds"].values()]
             known = [v for v in values if v is not None]
             whole = len(known) == len(values) and bool(known)
             mean, ci95 = (fmean(known), interval(known)) if whole else (None, None)

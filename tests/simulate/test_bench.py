@@ -39,6 +39,15 @@ def test_parts_of_a_run_add_up_to_the_whole() -> None:
     assert one["default"] == other["default"]
 
 
+def test_a_run_of_before_there_was_a_figure_still_tells_the_others() -> None:
+    old, _ = measured(BRIEF, chosen("default"), seeds=(1,))
+    del old["default"]["seeds"]["1"]["gpu_hours"]
+    parts = merged(old, measured(BRIEF, chosen("default"), seeds=(2,))[0])
+    found = summary(BRIEF, parts)["default"]
+    assert found["gpu_hours"] == {"mean": None, "ci95": None}
+    assert found["tokens_per_s"]["mean"] > 0
+
+
 def test_the_page_shows_every_scenario_and_needs_nothing_else() -> None:
     runs, _ = measured(BRIEF, chosen("default,llamaserver"), seeds=(1,))
     told = summary(BRIEF, runs)
