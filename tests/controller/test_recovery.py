@@ -30,7 +30,6 @@ from llamaserver.controller.diff import HASH_ANNOTATION
 from llamaserver.controller.queue import Key
 from llamaserver.controller.recovery import Recovery
 from llamaserver.controller.runtime import Registry, Report
-from llamaserver.simulate import speech
 from llamaserver.telemetry import Metrics
 from workbench import Cluster, condition, eventually, running, serving
 
@@ -502,7 +501,7 @@ def hang(engine: FakeEngine, *, silent: bool = False) -> None:
     if silent:
         engine.fault = "silent"
         return
-    said = speech.snapshot(engine)
+    said = engine.snapshot()
     engine.snapshot = lambda: copy.deepcopy(said) | {"monotonic_s": said["monotonic_s"]}  # type: ignore[method-assign]
 
 
