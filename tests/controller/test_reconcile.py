@@ -319,6 +319,27 @@ async def test_the_reason_outlives_the_operator_and_other_writes_and_is_in_the_r
     )
 
 
+async def test_another_number_of_replicas_makes_nobody_unready_before_the_cluster_has_seen_it(
+    bench: Bench,
+) -> None:
+    await started(bench, engine=IMAGE, scaling=AUTO)
+    bench.rolled_out()
+    await bench.look()
+    for count in (4, 2):
+        bench.server.decided_replicas = count
+        await bench.look()
+        live = bench.api.objects[DEPLOYMENT, "chat"]
+        assert live["status"]["observedGeneration"] < live["metadata"]["generation"]
+        assert (bench.replicas(), bench.condition("Ready")["status"]) == (count, "True")
+        bench.rolled_out()
+        await bench.look()
+    assert bench.told.about("NotReady") == []
+
+    bench.declare(engine={**IMAGE, "maxNumSeqs": 8}, scaling=AUTO)
+    await bench.look()
+    assert bench.condition("Ready")["reason"] == "RollingOut"
+
+
 async def test_a_change_that_replaces_no_pod_announces_none(bench: Bench) -> None:
     await started(bench, engine=IMAGE)
     bench.declare(engine=IMAGE, slo={"interTokenLatency": {"target": "20ms"}}, rollout={"maxSurge": 1})

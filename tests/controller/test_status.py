@@ -12,8 +12,10 @@ from llamaserver.api import Status, effective, parse
 from llamaserver.api.conditions import Reason
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.cluster import EventType
+from llamaserver.cluster.kinds import DEPLOYMENT
 from llamaserver.control import Cause, Decision, Diagnosis, Observed, Verdict
 from llamaserver.controller.announce import news
+from llamaserver.controller.cache import trim
 from llamaserver.controller.conditions import judge
 from llamaserver.controller.diff import HASH_ANNOTATION
 from llamaserver.controller.facts import Facts, Rollout, waits
@@ -248,7 +250,7 @@ def test_a_lone_replica_that_starts_is_not_held_back_by_a_claim() -> None:
 def deployment(**changes: Any) -> dict[str, Any]:
     status = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), 1) | {"observedGeneration": 3}
     metadata = {"generation": 3, "annotations": {HASH_ANNOTATION: "wanted"}} | changes
-    return {"metadata": metadata, "spec": {"replicas": 1}, "status": status}
+    return trim(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": 1, "template": {}}, "status": status})
 
 
 def test_what_runs_is_ready_only_if_it_was_made_from_what_is_wanted_now() -> None:

@@ -20,12 +20,14 @@ from llamaserver.cluster.kinds import (
     Kind,
     Object,
 )
-from llamaserver.controller.diff import HASH_ANNOTATION
+from llamaserver.controller.diff import HASH_ANNOTATION, digest
 from llamaserver.controller.queue import Key
 from llamaserver.controller.rollouts import CAUSE_ANNOTATION
 
 WATCHED: tuple[Kind, ...] = (LLAMASERVER, *CHILDREN, POD)
 
+TEMPLATE_DIGEST = "templateDigest"
+"""In a Deployment that is kept here, beside what the API server has."""
 _METADATA = (
     "name",
     "namespace",
@@ -169,7 +171,9 @@ def _is_older(obj: Object, known: Object) -> bool:
 
 
 def trim(kind: Kind, obj: Object) -> Object:
-    """What is kept of an object. A child's content is not: its generation or resourceVersion shows drift."""
+    """What is kept of an object. A child's content is not: its generation or resourceVersion shows drift.
+    Of a Deployment's pod template a digest is.
+    """
     metadata = {field: obj["metadata"][field] for field in _METADATA if field in obj["metadata"]}
     kept: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
     if kind is LLAMASERVER:
@@ -181,9 +185,11 @@ def trim(kind: Kind, obj: Object) -> Object:
     if told := {name: annotations[name] for name in names if name in annotations}:
         metadata["annotations"] = told
     if kind is DEPLOYMENT:
+        spec = obj.get("spec") or {}
         return {
             **kept,
-            "spec": {"replicas": (obj.get("spec") or {}).get("replicas")},
+            "spec": {"replicas": spec.get("replicas")},
+            TEMPLATE_DIGEST: digest(spec.get("template") or {}),
             "status": obj.get("status") or {},
         }
     if kind is POD:

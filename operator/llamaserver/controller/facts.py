@@ -13,6 +13,7 @@ from llamaserver.api.conditions import Reason
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.cluster.kinds import Object
 from llamaserver.controller import downloads
+from llamaserver.controller.cache import TEMPLATE_DIGEST
 from llamaserver.controller.diff import mark_of
 from llamaserver.controller.pods import Pod, Trouble, refusal
 from llamaserver.controller.runtime import Report
@@ -63,8 +64,12 @@ class Facts:
     downloads: downloads.Downloads = field(default_factory=dict)
 
 
-def rollout(deployment: Object | None, wanted_mark: str) -> Rollout:
-    """Read a Deployment, which is to say that it was made from `wanted_mark`."""
+def rollout(deployment: Object | None, wanted_mark: str, settled: str = "") -> Rollout:
+    """Read a Deployment as the cache keeps it, which is to say that it was made from `wanted_mark`.
+
+    `settled` is what `told_of` said last. Another number of replicas alone makes the generation run ahead of
+    the status for a moment, in which all pods still have the present template.
+    """
     if deployment is None:
         return Rollout(False, False, 0, 0, 0, 0, "")
     spec: dict[str, Any] = deployment.get("spec") or {}
@@ -78,7 +83,7 @@ def rollout(deployment: Object | None, wanted_mark: str) -> Rollout:
     return Rollout(
         exists=True,
         current=mark_of(deployment) == wanted_mark
-        and (status.get("observedGeneration") or 0) >= (deployment["metadata"].get("generation") or 0),
+        and (_is_told(deployment) or settled == deployment[TEMPLATE_DIGEST]),
         wanted=1 if replicas is None else int(replicas),
         updated=int(status.get("updatedReplicas") or 0),
         total=int(status.get("replicas") or 0),
@@ -86,6 +91,18 @@ def rollout(deployment: Object | None, wanted_mark: str) -> Rollout:
         deadline_exceeded=late,
         refused=refusal(told.get("ReplicaFailure") or {}),
     )
+
+
+def told_of(deployment: Object | None, before: str) -> str:
+    """A digest of the pod template that the Deployment's status tells of; `before` while it is behind."""
+    if deployment is None:
+        return ""
+    return str(deployment[TEMPLATE_DIGEST]) if _is_told(deployment) else before
+
+
+def _is_told(deployment: Object) -> bool:
+    observed = (deployment.get("status") or {}).get("observedGeneration") or 0
+    return int(observed) >= int(deployment["metadata"].get("generation") or 0)
 
 
 _MENDED_BY_A_HANDOVER = (Reason.UNSCHEDULABLE, Reason.PODS_REFUSED)

@@ -33,7 +33,7 @@ from llamaserver.controller import announce, downloads, pods, rollouts, status
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children, ForeignObjectError, Written
 from llamaserver.controller.diff import digest
-from llamaserver.controller.facts import Facts, rollout, waits
+from llamaserver.controller.facts import Facts, rollout, told_of, waits
 from llamaserver.controller.queue import Key, RetryLater, WorkQueue
 from llamaserver.controller.recovery import Recovery
 from llamaserver.controller.restart import Restarts
@@ -341,7 +341,8 @@ class Reconciler:
 
     def _facts(self, server: Server, now: datetime, grace_s: float) -> Facts:
         deployment = self.parts.cache.deployment(server.key)
-        state = rollout(deployment, server.wanted_mark)
+        server.settled = told_of(deployment, server.settled)
+        state = rollout(deployment, server.wanted_mark, server.settled)
         replaces = server.replaces_pods or state.total > state.updated
         known = [pods.read(obj) for obj in self.parts.cache.pods(server.key)]
         return Facts(

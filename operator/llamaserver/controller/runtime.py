@@ -104,6 +104,8 @@ class Server:
     """What has to go before the children can be made."""
     wanted_mark: str = ""
     """What the Deployment has to say it was made from."""
+    settled: str = ""
+    """Of which pod template the Deployment's status told last."""
     claim_problem: str = ""
     claim_read: tuple[tuple[str, int | None, int], float] | None = None
     """The claim that was last read, and when."""

@@ -11,7 +11,7 @@ from llamaserver.controller.runtime import Server
 
 def standing(cache: Cache, server: Server, scaling: bool) -> Standing:
     """The fleet as the cache shows it. `scaling` says that a change of the number of replicas is not done."""
-    state = rollout(cache.deployment(server.key), server.wanted_mark)
+    state = rollout(cache.deployment(server.key), server.wanted_mark, server.settled)
     return Standing(
         wanted=state.wanted,
         replicas=[
