@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -99,7 +100,71 @@ def test_a_status_of_another_version_loses_only_what_does_not_fit() -> None:
             "replicas": "two",
         }
     )
-    assert status.to_dict() == {"observedGeneration": 4, "conditions": [condition], "model": {"a_s": "0.01"}}
+    assert status.to_dict() == {
+        "observedGeneration": 4,
+        "conditions": [condition],
+        "tuning": {"numSeqs": 8},
+        "model": {"a_s": "0.01"},
+    }
+
+
+WHOLE: Object = {
+    "observedGeneration": 4,
+    "conditions": [
+        {
+            "type": type_,
+            "status": "True",
+            "reason": "Serving",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        for type_ in ("Ready", "Accepted")
+    ],
+    "observed": {"interTokenLatency": "41ms", "running": 3},
+    "tuning": {"numSeqs": 8, "actuator": "Live", "pods": [{"name": "a", "numSeqs": 8, "state": "InForce"}]},
+    "diagnosis": {"cause": "Healthy", "message": "", "evidence": {"x": "1"}},
+    "decisions": [
+        {"time": "2026-01-01T00:00:00Z", "action": action, "reason": "r"}
+        for action in ("Restart", "Replicas")
+    ],
+    "recovery": {"pod": "a", "replacements": 2},
+    "restart": {
+        "maxNumSeqs": 96,
+        "time": "2026-01-01T00:00:00Z",
+        "specDigest": "0123456789ab",
+        "upperBound": {"numSeqs": 256, "contextTokens": 1000, "prefillRatio": "0.5"},
+        "lowerBound": {"numSeqs": 12},
+        "state": "NotNeeded",
+    },
+    "effective": {"maxNumSeqs": 96},
+    "model": {"a_s": "0.01"},
+}
+
+
+def objects_in(value: Any) -> list[Object]:
+    """Every mapping in a plain value whose keys are fields, the whole first."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    found = [value] if isinstance(value, dict) and value.keys() not in ({"x"}, {"a_s"}) else []
+    return [*found, *(one for item in inner for one in objects_in(item))]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.text(max_size=8), JSON), max_size=6))
+def test_fields_of_a_later_version_cost_nothing_that_this_one_knows(
+    fields: list[tuple[int, str, Any]],
+) -> None:
+    later = copy.deepcopy(WHOLE)
+    places = objects_in(later)
+    for where, name, value in fields:
+        places[where % len(places)][f"later{name}"] = value
+    assert read_status(later).to_dict() == WHOLE
+
+
+def test_a_word_of_a_later_version_costs_that_field_alone() -> None:
+    later = WHOLE | {"restart": WHOLE["restart"] | {"state": "Later", "upperBound": {"contextTokens": 7}}}
+    found = read_status(later).to_dict()["restart"]
+    assert found == {
+        key: WHOLE["restart"][key] for key in WHOLE["restart"] if key not in ("state", "upperBound")
+    }
 
 
 @given(status=JSON)

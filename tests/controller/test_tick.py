@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine
-from llamaserver.api import effective, parse
+from llamaserver.api import Duration, effective, parse
 from llamaserver.api.enums import ScalingMode
 from llamaserver.api.names import child_labels
 from llamaserver.cluster.kinds import DEPLOYMENT, POD
@@ -125,6 +125,28 @@ async def test_a_pod_that_is_ending_is_counted_nowhere(
     assert list(server.report.silent) == ["chat-0"]
     fleet = ticker._fleet(server, [pods.read(obj) for obj in cache.pods(KEY)])
     assert (fleet.replicas, fleet.ready, fleet.pending) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "settled"),
+    [
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}, True),
+        ({"replicas": 2, "updatedReplicas": 1, "readyReplicas": 2}, False),
+        ({"replicas": 3, "updatedReplicas": 3, "readyReplicas": 2}, False),
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}, False),
+    ],
+)
+def test_a_fleet_is_settled_once_its_rollout_is_done(
+    status: dict[str, int], settled: bool, made: tuple[Ticker, Cache, Engines, Server]
+) -> None:
+    ticker, cache, _, server = made
+    assert server.spec is not None
+    server.spec = replace(server.spec, restart_min_interval=Duration("1h"))
+    for obj in list(cache.pods(KEY)):
+        engine = {"name": "vllm", "ready": True, "started": True, "restartCount": 0}
+        cache.put(POD, {**obj, "status": obj["status"] | {"containerStatuses": [engine]}})
+    cache.put(DEPLOYMENT, _deployment(replicas=2) | {"status": status})
+    assert ticker._fleet(server, [pods.read(obj) for obj in cache.pods(KEY)]).settled is settled
 
 
 def _deployment(replicas: int) -> Any:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from llamaserver.api.rolling import ROLLS_NOTHING
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.wording import alias_of
 from llamaserver.desired import BuildSettings, DesiredFleet, TunerDelivery
-from llamaserver.desired.rollout import ROLLS_NOTHING
 
 Object = dict[str, Any]
 Make = Callable[..., Any]
@@ -151,12 +151,12 @@ def test_what_a_restart_has_chosen_rolls_where_restarts_are_asked_for(built: Mak
     ("bounds", "chosen", "started"),
     [
         ({}, 300, 256),
-        ({"min": 32}, 8, 32),
-        ({"max": 64}, 96, 64),
+        ({"min": 32}, 8, 8),
+        ({"max": 64}, 96, 96),
         ({}, None, 256),
     ],
 )
-def test_a_chosen_number_keeps_to_the_specs_bounds(
+def test_a_chosen_number_is_at_most_the_specs_and_bounds_for_the_choice_roll_nothing(
     bounds: Object, chosen: int | None, started: int, built: Make
 ) -> None:
     asked = {"spec.tuning.restart.minInterval": "1h", "spec.tuning.numSeqs": bounds}

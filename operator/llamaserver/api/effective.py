@@ -17,6 +17,7 @@ from llamaserver.api.enums import (
 from llamaserver.api.offloadingrules import offloaded_bytes
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.quantity import format_bytes
+from llamaserver.api.rolling import rolling_digest
 from llamaserver.api.source import Source, own_name, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import EffectiveStatus
@@ -46,6 +47,8 @@ class EffectiveSpec:
     served_names: tuple[str, ...]
     max_num_seqs: int
     """What engines are started with: the spec's own, or less where restarts have chosen it."""
+    declared_num_seqs: int
+    """The spec's own."""
     max_num_batched_tokens: int
     tensor_parallel_size: int
     workers: int
@@ -59,8 +62,9 @@ class EffectiveSpec:
     min_num_seqs: int
     max_num_active_seqs: int
     """Upper bound of the live cap. The engine itself starts with `max_num_seqs`."""
+    least_num_seqs: int
     most_num_seqs: int
-    """The most that a restart may start engines with: what the spec allows."""
+    """What a restart may start engines with: what the spec allows."""
     metrics_source: MetricsSource
     scaling_mode: ScalingMode
     replicas: int | None
@@ -73,6 +77,8 @@ class EffectiveSpec:
     """Pods that a rollout may start beyond the number of replicas, and take down at once; never both 0."""
     startup_timeout: Duration
     drain_timeout: Duration
+    rolling: str
+    """Digest of the fields that make pods roll; see api/rolling.py."""
     restart_min_interval: Duration | None = None
     """How long at least between two restarts for another cap; None where there are none."""
     kv_offloading_bytes: int = 0
@@ -114,8 +120,9 @@ class EffectiveSpec:
 def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec:
     """Resolve every default of a spec that `parse` accepted.
 
-    `chosen` is the --max-num-seqs that was last restarted for; it counts within the spec's bounds, and only
-    where the spec asks for restarts.
+    `chosen` is the --max-num-seqs that was last restarted for; it counts up to the spec's own, and only where
+    the spec asks for restarts. The bounds of spec.tuning.numSeqs are for the choice: a change of them rolls
+    no pod.
     """
     engine, slo, tuning = spec.engine, spec.slo, spec.tuning
     source = parse_uri(spec.model.uri)
@@ -128,13 +135,14 @@ def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec
     restart = tuning.restart if tuning else None
     max_num_seqs = declared
     if restart is not None and chosen is not None:
-        max_num_seqs = max(least_seqs, min(chosen, most_seqs))
+        max_num_seqs = min(chosen, declared)
     mode, replicas, least, most = _replicas(spec)
     surge, unavailable = _rollout(spec)
     return EffectiveSpec(
         source=source,
         served_names=spec.model.served_names or (own_name(source),),
         max_num_seqs=max_num_seqs,
+        declared_num_seqs=declared,
         max_num_batched_tokens=engine.max_num_batched_tokens or defaults.MAX_NUM_BATCHED_TOKENS,
         tensor_parallel_size=engine.tensor_parallel_size or defaults.TENSOR_PARALLEL_SIZE,
         workers=_workers(spec),
@@ -144,8 +152,9 @@ def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec
         suspended=bool(spec.suspend),
         tuning_mode=(tuning.mode if tuning else None) or defaults.TUNING_MODE,
         prefill_budget=(tuning.prefill_budget if tuning else None) or defaults.PREFILL_BUDGET,
-        min_num_seqs=least_seqs,
+        min_num_seqs=min(least_seqs, max_num_seqs),
         max_num_active_seqs=min(most_seqs, max_num_seqs),
+        least_num_seqs=least_seqs,
         most_num_seqs=most_seqs,
         metrics_source=(spec.metrics.source if spec.metrics else None) or defaults.METRICS_SOURCE,
         scaling_mode=mode,
@@ -156,6 +165,7 @@ def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec
         max_unavailable=unavailable,
         startup_timeout=(spec.startup.timeout if spec.startup else None) or defaults.STARTUP_TIMEOUT,
         drain_timeout=(spec.shutdown.drain_timeout if spec.shutdown else None) or defaults.DRAIN_TIMEOUT,
+        rolling=rolling_digest(spec),
         restart_min_interval=restart.min_interval if restart else None,
         kv_offloading_bytes=offloaded_bytes(spec),
         replace_stalled_after=spec.recovery.replace_stalled_after if spec.recovery else None,

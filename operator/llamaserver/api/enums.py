@@ -60,6 +60,29 @@ class Binding(StrEnum):
     """The cap: decoding sequences are what the objective rations."""
 
 
+class RestartState(StrEnum):
+    """How it stands with a restart for another cap."""
+
+    DECIDED = "Decided"
+    """One was decided; its rollout follows."""
+    RECOMMENDED = "Recommended"
+    """One would be decided, were the mode not Recommend."""
+    WAITING_FOR_FLEET = "WaitingForFleet"
+    """One is due, and something else is under way."""
+    WAITING_FOR_INTERVAL = "WaitingForInterval"
+    """One is due, and the last is less than minInterval ago."""
+    NOT_NEEDED = "NotNeeded"
+    """The objective is held, or not missed for long."""
+    NOT_KNOWN = "NotKnown"
+    """What was measured does not tell which number would hold the objective."""
+    NO_BETTER_NUMBER = "NoBetterNumber"
+    """No number that would help is allowed, worth a restart, and not tried before."""
+    LIVE = "Live"
+    """Caps are moved live, or were a short while ago."""
+    OFF = "Off"
+    """Nothing is decided: suspended, mode Off, no objective, or a spec that is not in force."""
+
+
 class ScalingMode(StrEnum):
     """Who owns the number of replicas."""
 

@@ -16,7 +16,7 @@ from llamaserver.api.names import API_VERSION, KIND
 from llamaserver.api.rules import problems
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import Status
-from llamaserver.api.wording import alias_of, problem_of
+from llamaserver.api.wording import problem_of
 
 
 class Metadata(BaseModel):
@@ -73,18 +73,42 @@ def parse(obj: Mapping[str, Any]) -> LlamaServer:
 
 
 def read_status(status: object) -> Status:
-    """The status in a resource; parts that do not fit this version's form are left out."""
+    """The status in a resource. What does not fit this version's form is left out, and nothing beside it: a
+    field of a later version costs this one nothing that it knows.
+    """
     if not isinstance(status, Mapping):
         return Status()
-    known = {alias_of(field, name): name for name, field in Status.model_fields.items()}
-    kept = {key: value for key, value in status.items() if key in known}
-    for _ in range(len(kept) + 1):
+    kept: dict[str, Any] = dict(status)
+    while True:
         try:
             return Status.model_validate(kept)
         except ValidationError as error:
-            for detail in error.errors():
-                kept.pop(str(detail["loc"][0]), None)
-    return Status()
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+        # Without a field that it needs the whole of a group is left out.
+        places = {one["loc"][: len(one["loc"]) - (one["type"] == "missing")] for one in found}
+        fewer = _without(kept, places, ())
+        if fewer == kept:
+            fewer = _without(kept, {one["loc"][:1] for one in found}, ())
+        if fewer == kept:
+            return Status()
+        kept = fewer
+
+
+def _without(value: Any, places: set[tuple[int | str, ...]], here: tuple[int | str, ...]) -> Any:
+    """A plain value without what stands at these places."""
+    if isinstance(value, Mapping):
+        return {
+            key: _without(inner, places, (*here, key))
+            for key, inner in value.items()
+            if (*here, key) not in places
+        }
+    if isinstance(value, list | tuple):
+        return [
+            _without(inner, places, (*here, index))
+            for index, inner in enumerate(value)
+            if (*here, index) not in places
+        ]
+    return value
 
 
 def _identity(obj: Mapping[str, Any]) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from llamaserver.api.base import Group
 from llamaserver.api.conditions import Condition
-from llamaserver.api.enums import Binding
+from llamaserver.api.enums import Binding, RestartState
 
 MAX_DECISIONS = 5
 MAX_PODS = 1000
@@ -193,13 +193,26 @@ class RecoveryStatus(Group):
     )
 
 
+class NumSeqsBound(Group):
+    """A number of sequences that was left, and what the load was like with it."""
+
+    num_seqs: int = Field(ge=1, description="The number that was left.")
+    context_tokens: int | None = Field(
+        default=None, ge=1, description="Tokens of context of a running sequence; absent where not known."
+    )
+    prefill_ratio: Figure | None = Field(
+        default=None, description="Prompt tokens computed for each generated token; absent where not known."
+    )
+
+
 class RestartStatus(Group):
     """The last restart for another cap, and what stands in the way of the next."""
 
     max_num_seqs: int | None = Field(
         default=None,
         ge=1,
-        description="What engines are started with since; absent while that is spec.engine.maxNumSeqs.",
+        description="What engines are started with since, where that is less than spec.engine.maxNumSeqs; "
+        "absent while it is that.",
     )
     time: Annotated[str, Field(max_length=64)] | None = Field(
         default=None,
@@ -209,22 +222,27 @@ class RestartStatus(Group):
     objective: Short | None = Field(
         default=None, description="The latency objective that it was decided for, such as `p95 <= 50ms`."
     )
-    context: Figure | None = Field(
-        default=None, description="Tokens of context of a running sequence then; absent where not known."
-    )
-    prefill: Figure | None = Field(
-        default=None, description="Prompt tokens computed for each generated token then."
-    )
-    missed: int | None = Field(
+    spec_digest: Short | None = Field(
         default=None,
-        ge=1,
-        description="The smallest number that was left because the objective was missed with it, under "
-        "this objective and a load like this.",
+        description="Digest of the fields of the spec that make pods roll, as they were then. Once they are "
+        "others, all but the time is forgotten.",
     )
-    starved: int | None = Field(
+    upper_bound: NumSeqsBound | None = Field(
         default=None,
-        ge=1,
-        description="The largest number that was left because requests waited although the objective held.",
+        description="The smallest number that was left because this objective was missed with it. Under a "
+        "load like that no restart goes back to it, nor beyond it.",
+    )
+    lower_bound: NumSeqsBound | None = Field(
+        default=None,
+        description="The largest number that was left because requests waited although this objective held. "
+        "Under a load like that no restart goes back to it, nor below it.",
+    )
+    state: RestartState | None = Field(
+        default=None,
+        description="How it stands with the next. Decided: its rollout follows. Recommended: mode Recommend. "
+        "WaitingForFleet, WaitingForInterval: one is due. NotNeeded. NotKnown: which number would hold the "
+        "objective. NoBetterNumber: none that would help is allowed. Live: caps are moved live. Off: "
+        "nothing is decided.",
     )
     reason: Text | None = Field(
         default=None, description="Why nothing is restarted now, or what a restart would choose."

@@ -177,8 +177,10 @@ class Trend:
     """Running sequences, prefilling ones too, for each stream that decodes."""
     load: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Fading sums: resident token seconds, sequence seconds, prompt tokens computed, tokens generated."""
-    asked: tuple[float | None, str] = (None, "")
-    """The objective that what follows is about."""
+    asked: tuple[float | None, str, str] = (None, "", "")
+    """The objective that what follows is about, and a digest of what engines are started with."""
+    live_at: float = -math.inf
+    """When the cap of an engine could be moved last."""
     statistic_s: float | None = None
     """Its statistic, and the mean beside it, smoothed."""
     mean_s: float | None = None

@@ -24,7 +24,7 @@ from llamaserver.control.objective import MARGIN
 from llamaserver.control.state import Spell, Trend
 from llamaserver.control.types import Found
 from llamaserver.control.wording import ms
-from llamaserver.observe.types import Window
+from llamaserver.observe.types import Source, Window
 
 LOAD_S = 600.0
 """Over how long the kind of load is averaged."""
@@ -35,27 +35,45 @@ AT_EASE = 0.9
 ENOUGH_S = 300.0
 DOUBT = 0.1
 """Most standard error of the latency at the wanted number, as a share of what is allowed."""
-GAP_S = 120.0
-"""A spell that was not seen for so long is over."""
+GAP_S, TOLERANCE_S = 120.0, 20.0
+"""A spell is over when nothing was measured for the one, or something else was for the other."""
+HERE_TO_STAY = frozenset({"CustomScheduler", "EncoderDecoder", "PipelineParallel", "PrefillRole"})
+"""Why an engine's cap cannot be moved: for what it was started with, so only another start changes it."""
 
 
 def follow(trend: Trend, facts: Facts) -> Trend:
-    """The trend after one tick; nothing is kept where no restart is allowed."""
-    asked = (facts.objective.itl_s, facts.objective.itl_statistic.value)
+    """The trend after one tick; nothing but when caps were moved live is kept where no restart is allowed.
+
+    While pods come and go nothing is learned nor judged: the old are not what is declared, and the few that
+    are left, or are up already, carry the load of all.
+    """
+    asked = (facts.objective.itl_s, facts.objective.itl_statistic.value, facts.limits.rolling)
+    live = any(pod.settable for pod in facts.pods)
+    live_at = facts.now if live else trend.live_at
+    if facts.limits.started is None or trend.asked[2] != asked[2]:
+        trend = Trend(asked=asked, live_at=live_at)
     if facts.limits.started is None:
-        return Trend()
-    if trend.asked != asked or any(pod.settable for pod in facts.pods):
+        return trend
+    trend = replace(trend, live_at=live_at)
+    if trend.asked != asked or live or not facts.fleet.settled:
         trend = replace(trend, missed=None, starved=None)
-    if trend.asked != asked:
+    if trend.asked != asked or not facts.fleet.settled:
         trend = replace(trend, asked=asked, statistic_s=None, mean_s=None)
+    return _measured(trend, facts) if facts.fleet.settled else trend
+
+
+def _measured(trend: Trend, facts: Facts) -> Trend:
+    """The trend with what this tick has measured of a fleet that is settled."""
+    started = facts.limits.started or 0
     for pod in facts.pods:
         trend = _with(trend, pod.window)
     trend = _levelled(trend, facts)
     level = _level(trend, facts)
-    full = bool(facts.pods) and all(pod.running >= FULL_SHARE * facts.limits.started for pod in facts.pods)
-    missed = level is not None and level > 1.0
-    at_ease = level is not None and level <= AT_EASE
-    starved = at_ease and full and facts.waiting > 0 and not facts.can_grow
+    full = bool(facts.pods) and all(pod.running >= FULL_SHARE * started for pod in facts.pods)
+    missed = starved = None
+    if level is not None:
+        missed = level > 1.0
+        starved = level <= AT_EASE and full and facts.waiting > 0 and not facts.can_grow
     return replace(
         trend,
         missed=_spell(trend.missed, missed, facts.now),
@@ -74,6 +92,7 @@ def found(trend: Trend, facts: Facts) -> Found | None:
     resident, sequences, prompt, generated = trend.load
     return Found(
         live=any(pod.settable for pod in facts.pods),
+        live_ago_s=math.inf if _here_to_stay(facts) else facts.now - trend.live_at,
         started=started,
         wanted=wanted,
         reason=reason,
@@ -86,6 +105,15 @@ def found(trend: Trend, facts: Facts) -> Found | None:
         ),
         seen=told,
         cold_start_s=facts.fleet.cold_start_s,
+    )
+
+
+def _here_to_stay(facts: Facts) -> bool:
+    """Whether no engine's cap will be moved live without another start."""
+    samples = [pod.window.last for pod in facts.pods]
+    return all(
+        sample.source is Source.PROMETHEUS or any(one.live_cap in HERE_TO_STAY for one in sample.engines)
+        for sample in samples
     )
 
 
@@ -157,8 +185,9 @@ def _wanted(trend: Trend, facts: Facts) -> tuple[int | None, str]:
     return math.floor(reached[0] * trend.beside), ""
 
 
-def _spell(before: Spell | None, holds: bool, now: float) -> Spell | None:
-    if before is not None and now - before.seen > GAP_S:
+def _spell(before: Spell | None, holds: bool | None, now: float) -> Spell | None:
+    """The spell after one tick, in which it was seen to hold, or not to, or nothing was measured (None)."""
+    if before is not None and now - before.seen > (TOLERANCE_S if holds is False else GAP_S):
         before = None
     if not holds:
         return before

@@ -61,6 +61,8 @@ class Limits:
     """What the spec starts engines with (maxNumSeqs): used where a pod does not tell it itself."""
     started: int | None = None
     """What engines are started with, where restarts for another cap are allowed; None where they are not."""
+    rolling: str = ""
+    """Digest of what else they are started with: with others, what was measured for restarts is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Fleet:
     pending: int
     cold_start_s: float | None = None
     """From scheduled to ready, as measured on this fleet; None while unknown."""
+    settled: bool = True
+    """Every pod is started with what is declared now, and serves; none comes or goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,10 @@ class Found:
 
     live: bool
     """Some engine's cap can be moved while it runs."""
+    live_ago_s: float
+    """How long ago one last could be, where one may be again; infinite where none ever could, or what keeps
+    every engine from it is here to stay.
+    """
     started: int
     """--max-num-seqs of the engines."""
     wanted: int | None

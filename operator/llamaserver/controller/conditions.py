@@ -10,6 +10,7 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.enums import MetricsSource, ScalingMode, TuningMode
 from llamaserver.control import Cause
 from llamaserver.controller.facts import Facts, Rollout, claim_holds_back, downloading, lasts, trouble
+from llamaserver.controller.restart import given_back
 from llamaserver.controller.runtime import Report
 from llamaserver.desired import outlook
 
@@ -176,8 +177,10 @@ def _tuned(spec: EffectiveSpec, report: Report, restart: str) -> Judgement:
         return Judgement(type_, None, Reason.NO_PODS_REPORT, "no engine reports")
     if report.unavailable and len(report.unavailable) == len(report.pods):
         return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, _each(report.unavailable) + instead)
+    lowered = f"; {told}" if (told := given_back(spec)) else ""
     if spec.tuning_mode is TuningMode.RECOMMEND:
-        return Judgement(type_, False, Reason.RECOMMENDING, "spec.tuning.mode is Recommend: nothing is moved")
+        text = f"spec.tuning.mode is Recommend: nothing is moved{lowered}"
+        return Judgement(type_, False, Reason.RECOMMENDING, text)
     if report.foreign:
         text = (
             f"pod {report.foreign} was changed by another leader while this one cannot reach the API server"
@@ -190,8 +193,8 @@ def _tuned(spec: EffectiveSpec, report: Report, restart: str) -> Judgement:
             type_, False, Reason.RETUNE_PARTIAL, "engines of one pod differ; the change is repeated"
         )
     if report.unavailable:
-        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, _each(report.unavailable))
-    return Judgement(type_, True, Reason.TUNED, "every engine runs with what was decided")
+        return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, _each(report.unavailable) + lowered)
+    return Judgement(type_, True, Reason.TUNED, f"every engine runs with what was decided{lowered}")
 
 
 def _metrics(spec: EffectiveSpec, report: Report) -> Judgement:

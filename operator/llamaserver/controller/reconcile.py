@@ -176,9 +176,12 @@ class Reconciler:
         except InvalidSpec as error:
             server.invalid = error
             if server.parsed is None:
-                self._accept(server, await self._last_accepted(server.key, raw), None)
+                last = await self._last_accepted(server.key, raw)
+                await self.parts.restarts.recall(server, last, self.parts.kube)
+                self._accept(server, last, None)
             return
         server.invalid = None
+        await self.parts.restarts.recall(server, parsed, self.parts.kube)
         self._accept(server, parsed, raw["metadata"].get("generation"))
 
     def _check_allowed(self, parsed: LlamaServer) -> None:
@@ -215,8 +218,12 @@ class Reconciler:
             # Done, or done by somebody else: from here on what runs counts, not what was decided once.
             server.decided_replicas = None
         count = await self.parts.scale_down.prepare(server, current, fleet.replicas)
-        held, fleet = count != fleet.replicas, replace(fleet, replicas=count, max_num_seqs=server.chosen)
-        objects = [rollouts.remember(obj, parsed) for obj in build(parsed, fleet, self.parts.settings())]
+        chosen = server.chosen.max_num_seqs if server.chosen else None
+        held, fleet = count != fleet.replicas, replace(fleet, replicas=count, max_num_seqs=chosen)
+        objects = [
+            rollouts.with_restart(rollouts.remember(obj, parsed), server.chosen)
+            for obj in build(parsed, fleet, self.parts.settings())
+        ]
         server.wanted_mark = next(digest(obj) for obj in objects if kind_of(obj) is DEPLOYMENT)
         server.waits_for = ""
         try:

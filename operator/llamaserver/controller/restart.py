@@ -2,8 +2,9 @@
 
 The number that was chosen, and when, stand in status before the Deployment is made from them: so its cost is
 told before it is paid, and an operator that ends at any point leaves a successor who makes the same
-Deployment and keeps to the same interval. The spec is never written. Where it asks for restarts no more the
-number goes, and pods are started with spec.engine.maxNumSeqs again; when the last restart was stays known.
+Deployment and keeps to the same interval. The Deployment remembers it too, for a status that was lost. The
+spec is never written. Where it asks for restarts no more, or replaces pods anyway, the number goes, and pods
+are started with spec.engine.maxNumSeqs again; when the last restart was stays known.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from datetime import datetime
 
 from llamaserver.api.conditions import timestamp
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.api.enums import TuningMode
+from llamaserver.api.enums import RestartState, TuningMode
+from llamaserver.api.rolling import rolling_digest
 from llamaserver.api.server import LlamaServer
-from llamaserver.api.status import RestartStatus
+from llamaserver.api.status import NumSeqsBound, RestartStatus
+from llamaserver.cluster import Kube
+from llamaserver.cluster.kinds import DEPLOYMENT
 from llamaserver.control.line import Load
-from llamaserver.control.restart import Hold, Past, Restart, Terms, restart
-from llamaserver.controller import journal
+from llamaserver.control.restart import Bound, Hold, Past, Restart, Terms, restart
+from llamaserver.controller import journal, rollouts
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.moments import moment
 from llamaserver.controller.runtime import Server
@@ -45,14 +49,32 @@ class Restarts:
         """What engines are to be started with by the last restart; None for what the spec says.
 
         A number counts once it is written. Should somebody else take it out of status, it counts on and is
-        written again.
+        written again. With another model, another image or another spec.engine.maxNumSeqs all that was
+        learned is forgotten: pods are replaced for those anyway.
         """
-        tuning = parsed.spec.tuning
+        tuning, told = parsed.spec.tuning, server.restart
         if tuning is None or tuning.restart is None:
             server.chosen = None
-        elif server.written is not None and _same(server.written.restart, server.restart):
-            server.chosen = server.restart.max_num_seqs if server.restart else None
-        return server.chosen
+        elif told is not None and told.spec_digest not in (None, rolling_digest(parsed.spec)):
+            server.restart, server.chosen = RestartStatus(time=told.time), None
+        elif server.written is not None and _same(server.written.restart, told):
+            server.chosen = told if told is not None and told.max_num_seqs is not None else None
+        return server.chosen.max_num_seqs if server.chosen else None
+
+    async def recall(self, server: Server, parsed: LlamaServer | None, kube: Kube) -> None:
+        """Before the first look at a spec that asks for restarts: where status has lost what the last one
+        chose, the Deployment has it.
+
+        Raises ApiError where the API server cannot be asked, or refuses.
+        """
+        tuning = parsed.spec.tuning if parsed is not None else None
+        if server.parsed is not None or tuning is None or tuning.restart is None:
+            return
+        if server.restart is not None and server.restart.max_num_seqs is not None:
+            return
+        found = rollouts.remembered_restart(await kube.get(DEPLOYMENT, *server.key))
+        if found is not None:
+            server.restart = server.chosen = found
 
     def decide(self, server: Server, scaling: bool) -> float | None:
         """Bring `server.restart` up to date. Returns after how many seconds to look again; None where only
@@ -68,7 +90,9 @@ class Restarts:
             return 0.0
         found = self._found(server, spec, scaling)
         if isinstance(found, Hold):
-            server.restart = (told or RestartStatus()).model_copy(update={"reason": found.reason})
+            also = given_back(spec) if found.state is RestartState.LIVE else beyond(spec)
+            told_now = {"state": found.state, "reason": f"{found.reason}; {also}" if also else found.reason}
+            server.restart = (told or RestartStatus()).model_copy(update=told_now)
             return found.again_s
         self._note(server, spec, found)
         return 0.0
@@ -77,17 +101,19 @@ class Restarts:
         assert spec.restart_min_interval is not None
         report = server.newest
         if spec.suspended or spec.tuning_mode is TuningMode.OFF:
-            return Hold("nothing is restarted: spec.suspend is true, or spec.tuning.mode is Off")
+            text = "nothing is restarted: spec.suspend is true, or spec.tuning.mode is Off"
+            return Hold(RestartState.OFF, text)
         if server.invalid is not None or server.apply_problem is not None:
-            return Hold("nothing is restarted: the present spec is not in force")
+            return Hold(RestartState.OFF, "nothing is restarted: the present spec is not in force")
         if server.replacing is not None:
-            return Hold("nothing is restarted: a pod whose engine hangs is being replaced")
+            text = "nothing is restarted: a pod whose engine hangs is being replaced"
+            return Hold(RestartState.WAITING_FOR_FLEET, text)
         every_s = report.every_s if report is not None else None
         if report is None or self.monotonic() - report.at > max(self.fresh_s, 3.0 * (every_s or 0.0)):
-            return Hold("no engine gives figures")
+            return Hold(RestartState.NOT_KNOWN, "no engine gives figures")
         terms = Terms(
             min_interval_s=spec.restart_min_interval.seconds,
-            low=spec.min_num_seqs,
+            low=spec.least_num_seqs,
             high=spec.most_num_seqs,
             acting=spec.tuning_mode is TuningMode.AUTO,
             objective=str(spec.inter_token_latency or ""),
@@ -97,7 +123,6 @@ class Restarts:
 
     def _note(self, server: Server, spec: EffectiveSpec, found: Restart) -> None:
         now, past = self.wall(), found.past
-        load = past.load or Load()
         report = server.newest
         known = report.decision.restart if report is not None else None
         replicas = len(standing(self.cache, server, False).replicas)
@@ -106,15 +131,37 @@ class Restarts:
             max_num_seqs=found.seqs,
             time=timestamp(now),
             objective=past.objective or None,
-            context=_figure(load.context),
-            prefill=_figure(load.prefill),
-            missed=past.missed,
-            starved=past.starved,
+            spec_digest=spec.rolling,
+            upper_bound=_told(past.missed),
+            lower_bound=_told(past.starved),
+            state=RestartState.DECIDED,
         )
         entry = journal.restarted(spec.max_num_seqs, found.seqs, f"{found.reason}; {cost}", now)
         server.decisions.appendleft(entry)
         self.metrics.decisions.labels(entry.action).inc()
         KeyLogger(_log, *server.key).warning("restart %s -> %s: %s", entry.from_, entry.to, entry.reason)
+
+
+def given_back(spec: EffectiveSpec) -> str:
+    """How engines come by what a restart has taken from them, in words; empty where none has."""
+    if spec.max_num_seqs >= spec.declared_num_seqs:
+        return ""
+    return (
+        f"engines were started with {spec.max_num_seqs} of {spec.declared_num_seqs} sequences; the next "
+        "rollout gives them back, or remove spec.tuning.restart"
+    )
+
+
+def beyond(spec: EffectiveSpec) -> str:
+    """That a restart has chosen a number that spec.tuning.numSeqs allows no more; empty where it does."""
+    seqs, part = spec.max_num_seqs, ""
+    if spec.restart_min_interval is None or seqs >= spec.declared_num_seqs:
+        return ""
+    if seqs < spec.least_num_seqs:
+        part = f"fewer than spec.tuning.numSeqs.min ({spec.least_num_seqs})"
+    if seqs > spec.most_num_seqs:
+        part = f"more than spec.tuning.numSeqs.max ({spec.most_num_seqs})"
+    return f"engines were started with {seqs} sequences, {part}: the next restart meets it" if part else ""
 
 
 def _same(written: RestartStatus | None, told: RestartStatus | None) -> bool:
@@ -137,12 +184,24 @@ def _past(told: RestartStatus | None) -> Past:
     at = moment(told.time) if told is not None else None
     if told is None or at is None:
         return Past()
-    load = Load(_number(told.context), _number(told.prefill))
-    return Past(at.timestamp(), told.objective or "", load, told.missed, told.starved)
+    return Past(at.timestamp(), told.objective or "", _bound(told.upper_bound), _bound(told.lower_bound))
 
 
-def _figure(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
+def _told(bound: Bound | None) -> NumSeqsBound | None:
+    if bound is None:
+        return None
+    context, prefill = bound.load.context, bound.load.prefill
+    return NumSeqsBound(
+        num_seqs=bound.seqs,
+        context_tokens=None if context is None else max(1, round(context)),
+        prefill_ratio=None if prefill is None else f"{prefill:.4g}",
+    )
+
+
+def _bound(told: NumSeqsBound | None) -> Bound | None:
+    if told is None:
+        return None
+    return Bound(told.num_seqs, Load(told.context_tokens, _number(told.prefill_ratio)))
 
 
 def _number(text: str | None) -> float | None:

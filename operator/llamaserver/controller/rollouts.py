@@ -1,6 +1,7 @@
-"""What a Deployment remembers of its rollouts: the spec it was made from, why its pods were last replaced.
+"""What a Deployment remembers of its rollouts: the spec it was made from, the number that a restart has
+chosen for it, why its pods were last replaced.
 
-Both are annotations, for an operator that restarts in the middle of a rollout knows nothing else of it. The
+All are annotations, for an operator that restarts in the middle of a rollout knows nothing else of it. The
 Deployment's controller copies them to the ReplicaSet of each revision, so every revision that is kept says
 why it came, and from which spec it can be had again.
 """
@@ -13,13 +14,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from llamaserver.api.server import LlamaServer
+from llamaserver.api.status import RestartStatus
 from llamaserver.cluster.kinds import DEPLOYMENT, Object
-from llamaserver.desired import rollout_reason
+from llamaserver.desired import rollout_reason, started_with
 
 _log = logging.getLogger(__name__)
 
 SPEC_ANNOTATION = "llamaserver.dev/last-accepted-spec"
 """What a new leader tunes by when the present spec cannot be acted upon, and what to go back to."""
+
+RESTART_ANNOTATION = "llamaserver.dev/restart"
+"""What a new leader starts engines with where status, which says it too, was lost."""
 
 UNTOLD = "the Deployment was changed"
 """The reason for a rollout when none can be told."""
@@ -43,6 +48,25 @@ def remembered(live: Object | None) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def with_restart(obj: Object, told: RestartStatus | None) -> Object:
+    """The Deployment with the number that a restart has chosen for it; other children pass unchanged."""
+    if obj["kind"] != DEPLOYMENT.kind or told is None or told.max_num_seqs is None:
+        return obj
+    kept = RestartStatus(max_num_seqs=told.max_num_seqs, time=told.time, spec_digest=told.spec_digest)
+    return _annotated(obj, RESTART_ANNOTATION, json.dumps(kept.to_dict(), sort_keys=True))
+
+
+def remembered_restart(live: Object | None) -> RestartStatus | None:
+    """The number that a restart has chosen for a live Deployment, when, and for which spec; None where that
+    is not told, or not what its pods are started with.
+    """
+    try:
+        found = RestartStatus.model_validate_json(_annotations(live or {}).get(RESTART_ANNOTATION, ""))
+    except ValueError:
+        return None
+    return found if live is not None and started_with(live) == str(found.max_num_seqs) else None
 
 
 def cause_of(live: Object | None) -> str:

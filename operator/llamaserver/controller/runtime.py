@@ -123,8 +123,8 @@ class Server:
     """The last eviction for it that this replica asked for; None while one is under way."""
     restart: RestartStatus | None = None
     """The last restart for another cap, as status is to say it."""
-    chosen: int | None = None
-    """What engines are started with by it; None for what the spec says."""
+    chosen: RestartStatus | None = None
+    """The restart that engines are started by, which is written; None where that is what the spec says."""
     replaces_pods: bool = False
     """Whether the last write to the Deployment replaces pods."""
     written: Status | None = None

@@ -13,6 +13,7 @@ from datetime import datetime
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.enums import PrefillBudget, ScalingMode, TuningMode
 from llamaserver.control import Cause, Decision, Fleet, Learned, Limits, Objective, Setpoint, decide, initial
+from llamaserver.control.recovery import obstacle
 from llamaserver.controller import downloads, journal, pods, retune
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.downloads import Told
@@ -21,6 +22,7 @@ from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.queue import Key, WorkQueue
 from llamaserver.controller.report import Outcome, after, report, telling, word
 from llamaserver.controller.runtime import Report, Server
+from llamaserver.controller.standing import standing
 from llamaserver.desired.deployment import IMAGE_PULL_ALLOWANCE_S
 from llamaserver.engine import Applied, EngineClient, Refused, Target, Unreachable
 from llamaserver.observe import Failure, Sample, advance
@@ -232,11 +234,15 @@ class Ticker:
         live = ((self._cache.deployment(server.key) or {}).get("spec") or {}).get("replicas")
         ready = sum(pod.ready for pod in known)
         replicas = ready if live is None else int(live)
+        assert server.spec is not None
         return Fleet(
             replicas=replicas,
             ready=ready,
             pending=max(0, replicas - ready),
             cold_start_s=self._cold_start(server, known),
+            # For restarts alone, and read from all pods once more: not where nobody asks.
+            settled=server.spec.restart_min_interval is None
+            or not obstacle(standing(self._cache, server, False)),
         )
 
     def _cold_start(self, server: Server, known: list[pods.Pod]) -> float | None:
@@ -361,6 +367,7 @@ def limits(spec: EffectiveSpec, fleet: Fleet) -> Limits:
         scaling=spec.scaling_mode,
         replicas_min=spec.min_replicas,
         started=spec.max_num_seqs if spec.restart_min_interval is not None else None,
+        rolling=spec.rolling,
         replicas_max=fleet.replicas if spec.max_replicas is None else spec.max_replicas,
         suspended=spec.suspended,
     )

@@ -7,7 +7,7 @@ from llamaserver.desired.claims import claim_problem
 from llamaserver.desired.difference import first_difference
 from llamaserver.desired.objects import KubeObject
 from llamaserver.desired.replicas import HANDOVER_MANAGER, desired_fleet, handover
-from llamaserver.desired.rollout import Outlook, outlook, rollout_reason
+from llamaserver.desired.rollout import Outlook, outlook, rollout_reason, started_with
 from llamaserver.desired.settings import BuildSettings, DesiredFleet, TunerDelivery
 
 __all__ = [
@@ -24,5 +24,6 @@ __all__ = [
     "handover",
     "outlook",
     "rollout_reason",
+    "started_with",
     "termination_grace_seconds",
 ]

@@ -7,14 +7,11 @@ from typing import Any, Final, NamedTuple
 
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.names import ENGINE_CONTAINER
+from llamaserver.api.rolling import ROLLS_NOTHING
 from llamaserver.desired.difference import differences, first_difference
 
 CHANGES_SHOWN: Final = 3
 _SEQS: Final = "--max-num-seqs="
-ROLLS_NOTHING: Final = frozenset(
-    {"replicas", "suspend", "slo", "tuning", "scaling", "metrics", "rollout", "recovery"}
-)
-"""Fields of the spec that take effect without replacing a pod."""
 
 
 class Outlook(NamedTuple):
@@ -87,12 +84,12 @@ def rollout_reason(
 
 def _restart(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """What a restart for another cap changes, or going back from one; empty where the cap stays."""
-    before, after = _started_with(live), _started_with(wanted)
+    before, after = started_with(live), started_with(wanted)
     return f"spec.tuning.restart: maxNumSeqs {before} -> {after}" if before and after != before else ""
 
 
-def _started_with(deployment: Mapping[str, Any]) -> str:
-    """--max-num-seqs of the engine's container, or an empty text."""
+def started_with(deployment: Mapping[str, Any]) -> str:
+    """--max-num-seqs of the engine's container in a Deployment, or an empty text."""
     containers = deployment.get("spec", {}).get("template", {}).get("spec", {}).get("containers") or ()
     words = [
         word for one in containers if one.get("name") == ENGINE_CONTAINER for word in one.get("args") or ()

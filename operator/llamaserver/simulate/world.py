@@ -179,10 +179,17 @@ class World:
         self.replica_s += self.tick_s * (len(self.engines) + len(self.starting) + len(self.draining))
         results = {name: self._scrape(name, engine) for name, engine in self.engines.items()}
         self.memory, self.windows = advance(self.memory, results, self.now)
-        fleet = Fleet(self.replicas, len(self.engines), len(self.starting), self.cold_start_s)
+        fleet = Fleet(
+            self.replicas, len(self.engines), len(self.starting), self.cold_start_s, settled=self.settled
+        )
         orders = self._decide(fleet)
         self._apply(orders)
         return orders
+
+    @property
+    def settled(self) -> bool:
+        """Whether no replica comes or goes."""
+        return not self.starting and not self.draining
 
     def _faults(self) -> None:
         for fault in [f for f in self.to_end if f.until <= self.now]:
