@@ -147,6 +147,29 @@ def test_offloading_needs_its_memory_for_each_data_parallel_rank(
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("tag", "taken"), [("v0.14.0", True), ("v0.31.2", True), ("v0.32.0", False), ("latest", False)]
+)
+def test_a_small_shm_is_refused_only_where_the_cache_is_known_to_lie_in_it(
+    tag: str, taken: bool, changed: Changed
+) -> None:
+    small = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
+    obj = changed(
+        {
+            "spec.accelerator": GPU,
+            "spec.engine.image": f"vllm/vllm-openai:{tag}",
+            "spec.engine.kvOffloading": {"size": "20Gi"},
+            "spec.engine.resources.requests": {"memory": "64Gi"},
+            "spec.podTemplate.spec.volumes": [small],
+        }
+    )
+    if taken:
+        parse(obj)
+    else:
+        with pytest.raises(InvalidSpec, match="which lies in this volume"):
+            parse(obj)
+
+
 def test_whether_an_image_is_too_old_is_read_alike_in_both_places() -> None:
     rule = next(rule["rule"] for rule in OFFLOADING_RULES if "image" in rule["rule"])
     older = re.compile(re.findall(r"matches\('(.+)'\)", rule)[0])

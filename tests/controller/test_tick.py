@@ -21,7 +21,7 @@ from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.queue import Key
 from llamaserver.controller.report import word
 from llamaserver.controller.runtime import Server
-from llamaserver.controller.tick import Ticker
+from llamaserver.controller.tick import Ticker, limits
 from llamaserver.engine import Refused, Unreachable
 from llamaserver.observe import Failure, Unusable
 from llamaserver.telemetry import Metrics
@@ -125,6 +125,15 @@ async def test_a_pod_that_is_ending_is_counted_nowhere(
     assert list(server.report.silent) == ["chat-0"]
     fleet = ticker._fleet(server, [pods.read(obj) for obj in cache.pods(KEY)])
     assert (fleet.replicas, fleet.ready, fleet.pending) == (1, 1, 0)
+
+
+async def test_what_was_measured_is_of_the_pods_of_this_spec(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    """Another model is started from another digest, for restarts; another bound of the cap is not."""
+    _, _, _, server = made
+    assert server.spec is not None
+    assert limits(server.spec, Fleet(1, 1, 0)).rolling == server.spec.rolling != ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from llamaserver.api.rolling import ROLLS_NOTHING
+from llamaserver.api import parse
+from llamaserver.api.rolling import ROLLS_NOTHING, rolling_digest
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.wording import alias_of
 from llamaserver.desired import BuildSettings, DesiredFleet, TunerDelivery
@@ -128,6 +129,13 @@ def template(built: Make, changes: Object, **other: Any) -> Object:
 def test_only_what_must_roll_rolls(field: str, built: Make) -> None:
     move = FIELDS[field]
     assert (template(built, move.start or {}) != template(built, move.to)) is move.rolls
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_what_rolls_is_what_a_restart_forgets_its_choice_for(field: str, changed: Make) -> None:
+    move = FIELDS[field]
+    before, after = (rolling_digest(parse(changed(spec)).spec) for spec in (move.start or {}, move.to))
+    assert (before != after) is move.rolls
 
 
 @pytest.mark.parametrize("name", SETTINGS)

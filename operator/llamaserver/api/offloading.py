@@ -1,8 +1,8 @@
 """spec.engine.kvOffloading: KV cache that has to leave the accelerator is kept in the host's memory.
 
-vLLM maps all of it in /dev/shm and fills it with pages when it starts. So it counts as memory of the
-container from the first moment, whatever is offloaded, and a pod that has not asked for it is killed or
-pushes others out.
+vLLM takes all of it when it starts; 0.32 maps it in /dev/shm and fills it with pages. So it counts as memory
+of the container from the first moment, whatever is offloaded, and a pod that has not asked for it is killed
+or pushes others out.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class KVOffloading(Group):
     size: Quantity = Field(
         description="The host's memory for it (--kv-offloading-size): of one engine, shared by all its "
         "tensor and pipeline parallel ranks, and as much again for each further data-parallel rank of the "
-        "pod. All of it is taken when the engine starts, lies in /dev/shm and counts as memory of the "
-        "container. At least 1Mi.",
+        "pod. All of it is taken when the engine starts and counts as memory of the container; vLLM 0.32 "
+        "keeps it in /dev/shm. At least 1Mi.",
         json_schema_extra=rules(
             cel(
                 "!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('"

@@ -17,7 +17,7 @@ from llamaserver.api.offloading import (
 )
 from llamaserver.api.parallel import engines_of
 from llamaserver.api.quantity import quantity_value
-from llamaserver.api.release import KV_OFFLOADING_SINCE, release_of
+from llamaserver.api.release import KV_OFFLOADING_IN_SHM_SINCE, KV_OFFLOADING_SINCE, release_of
 from llamaserver.api.spec import LlamaServerSpec
 
 
@@ -60,9 +60,11 @@ def _memory(spec: LlamaServerSpec, offloading: KVOffloading) -> Iterator[Problem
 
 
 def _shm(spec: LlamaServerSpec) -> Iterator[Problem]:
-    """A volume of the user's in the place of /dev/shm that is too small; one without a readable limit is not
-    judged.
+    """A volume of the user's in the place of /dev/shm that is too small, for a release that is known to keep
+    the cache there; one without a readable limit is not judged.
     """
+    if not release_of(spec.engine.image).has(KV_OFFLOADING_IN_SHM_SINCE):
+        return
     volumes = (spec.pod_template.spec.volumes if spec.pod_template and spec.pod_template.spec else None) or ()
     for index, volume in enumerate(volumes):
         limit = (volume.to_dict().get("emptyDir") or {}).get("sizeLimit")

@@ -11,6 +11,8 @@ KV_OFFLOADING_SINCE: Final = (0, 14)
 """--kv-offloading-size. 0.11.1 to 0.13 know the flag too, but their native backend does not start with it: it
 is told of no blocks to use.
 """
+KV_OFFLOADING_IN_SHM_SINCE: Final = (0, 32)
+"""The release in which the offloaded cache was seen to lie in /dev/shm; of older ones that is not known."""
 SHUTDOWN_TIMEOUT_SINCE: Final = (0, 18)
 """--shutdown-timeout; older engines cut streams at SIGTERM."""
 

@@ -88,5 +88,7 @@ def _cache(server: LlamaServer) -> dict[str, Any]:
 
 
 def _shm_gib(effective: EffectiveSpec) -> int:
-    """The workers' own, and the offloaded KV cache, which vLLM keeps there."""
+    """The workers' own, and the offloaded KV cache, which vLLM 0.32 keeps there. It is a limit and no
+    reservation, so it costs nothing where a release keeps the cache elsewhere.
+    """
     return SHM_GIB_PER_WORKER * effective.workers + math.ceil(effective.kv_offloading_bytes / GIB)
