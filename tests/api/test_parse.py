@@ -25,7 +25,7 @@ WORDS = [
     ({"spec.scaling.mode": "auto"}, "spec.scaling.mode", "'Auto', 'Recommend', 'Fixed' or 'External'"),
     ({"spec.suspend": "yes"}, "spec.suspend", "write true or false"),
     ({"spec.model.uri": None}, "spec.model.uri", "is required"),
-    ({"spec.slo.queueTime.target": 5}, "spec.slo.queueTime.target", "e.g. 50ms (got 5)"),
+    ({"spec.slo.queueTime.target": 5}, "spec.slo.queueTime.target", "e.g. 50ms, 90s or 24h (got 5)"),
     ({"spec.scheduling.nodeSelector": {"a": 1}}, "spec.scheduling.nodeSelector.a", "write text in quotes"),
     ({"spec.engine.env": [{"value": "x"}]}, "spec.engine.env[0].name", "is required"),
     ({"metadata.name": "Chat.prod"}, "metadata.name", "start with a letter"),

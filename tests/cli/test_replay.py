@@ -32,7 +32,7 @@ def call(*args: str, **env: str) -> Any:
         (["--prometheus", URL, "--end", "2999-01-01"], "in the future"),
         (
             ["--prometheus", URL, "--last", "6"],
-            "a positive number and a unit (ms, s, m or h), e.g. 50ms (got '6')",
+            "a positive number and one unit (ms, s, m or h), e.g. 50ms, 90s or 24h (got '6')",
         ),
         (["--prometheus", URL, "--step", "1.5s"], "no whole number of seconds"),
         (["--prometheus", URL, "--header", "X-Scope-OrgID"], "write it as NAME=VARIABLE"),

@@ -135,7 +135,7 @@ def test_a_prefix_cache_is_told_of_below_the_table_and_shortens_the_wait(tmp_pat
         (["--trace", "x", "--shape", "ramp"], 2, "exclude each other"),
         (["--shape", "ramp", "--streams", "5"], 2, "give --rate"),
         (["--shape", "mix", "--rate", "5"], 2, "give --streams, or a --shape that has one: poisson"),
-        (["--start", "5"], 2, "a unit (ms, s, m or h), e.g. 50ms (got '5')"),
+        (["--start", "5"], 2, "one unit (ms, s, m or h), e.g. 50ms, 90s or 24h (got '5')"),
         (["--output", "/dev/null/figures"], 2, "give a folder to write into"),
         (["--min", "3", "--max", "2"], 2, "--max 2"),
         (["--input-tokens", "100000"], 1, "raise max_model_len and kv_tokens"),

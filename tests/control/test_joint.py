@@ -148,6 +148,21 @@ def test_contexts_that_grow_are_held(lengths: Lengths, rate: float, target_s: fl
     assert any(b < H100_8B.budget for _, _, b in world.budgets)
 
 
+def test_prompts_of_many_steps_are_not_rare_however_few_sequences_fit() -> None:
+    """A cap of eight beside answers of 350 tokens brings a prompt in every fortieth step; each takes some."""
+
+    def books(rng: random.Random, _: float) -> tuple[int, int]:
+        return min(100_000, round(24_000 * rng.lognormvariate(-0.3, 0.8))), rng.randint(250, 450)
+
+    objective = Objective(0.030, Statistic.P95)
+    world = World(objective, FIXED, H100_8B, books, rate=lambda _: 1.0, seed=1).run(120)
+    while world.now < 900.0:
+        world.tick()
+        assert world.engines["pod-1"].budget < H100_8B.budget
+    assert max(cap for t, _, cap in world.caps if t > 120) <= 20
+    assert world.violated(120) <= 0.05
+
+
 @pytest.mark.parametrize("lengths", [answers_of_minutes, documents], ids=["long answers", "long prompts"])
 def test_no_full_step_is_left_longer_than_planned(lengths: Lengths) -> None:
     """Beside all that run, a cap that still drains included, and whatever their contexts have become: 1 % at

@@ -14,7 +14,7 @@ from llamaserver.api.base import cel
 
 PATTERN: Final = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h)$"
 MAX_LENGTH: Final = 16
-CURE: Final = "write a positive number and a unit (ms, s, m or h), e.g. 50ms"
+CURE: Final = "write a positive number and one unit (ms, s, m or h), e.g. 50ms, 90s or 24h"
 
 _PARTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -153,7 +153,8 @@ class Twin(NamedTuple):
     @property
     def cure(self) -> str:
         """The message of a refusal."""
-        return f"{', '.join(self.flags)} is set by spec.{'.'.join(self.path)} already: remove it here"
+        flags = " or ".join(self.flags)
+        return f"{flags} cannot stand beside spec.{'.'.join(self.path)}: remove the flag, or the field"
 
 
 TWINS: Final = (

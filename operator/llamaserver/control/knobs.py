@@ -90,13 +90,13 @@ def _alike(a: Setpoint, b: Setpoint) -> bool:
     return all(x and y and abs(x - y) <= ADVICE_BAND * x for x, y in pairs)
 
 
-def rare(cap: int, output: float | None, quantile: float) -> bool:
-    """Whether a percentile would hardly see prompts that are prefilled whole, in a step each.
+def rare(cap: int, output: float | None, quantile: float, steps: float = 1.0) -> bool:
+    """Whether a percentile would hardly see prompts that are prefilled whole, in as few steps as they take.
 
     `output` is the mean number of tokens that a request generates: beside `cap` sequences a step in
-    output/cap brings a new prompt.
+    output/cap brings a new prompt, which takes `steps` of them (1 for one that fits into the start budget).
     """
-    return output is not None and cap <= RARE * (1.0 - quantile) * output
+    return output is not None and steps * cap <= RARE * (1.0 - quantile) * output
 
 
 def _gains(v: View, p: Predictor) -> bool:

@@ -128,7 +128,7 @@ def with_window(
     applied = pod.cap is not None and running <= pod.cap + 1 and pod.cap == in_force(sample)
     record = record_of(window)
     pod = _learn(ctx, pod, window, record, applied and ctx.acting)
-    pod = replace(pod, budget=_takes(ctx, pod.budget, sample, can), rare_since=_rare_since(ctx, pod))
+    pod = replace(pod, budget=_takes(ctx, pod.budget, sample, can), rare_since=_rare_since(ctx, pod, sample))
     predictor = _predictor(ctx, pod)
     if not can or pod.cap is None:
         return pod, None, _facts(ctx, pod, window, predictor, record, None, can), ()
@@ -173,9 +173,14 @@ def _takes(ctx: Context, budget: int | None, sample: Sample, can: bool) -> int |
     return budget if not can or budget_range(ctx.limits, sample) is not None else None
 
 
-def _rare_since(ctx: Context, pod: PodState) -> float | None:
+def _rare_since(ctx: Context, pod: PodState, sample: Sample) -> float | None:
     """Since when prompts are too rare for the percentile to see them; None while they are not."""
-    if pod.cap is None or not rare(pod.cap, pod.kv.output, ctx.quantile):
+    if pod.cap is None:
+        return None
+    takes, output = budget_range(ctx.limits, sample), pod.kv.output
+    prompt = load_of(pod.history)[0] * (output or 0.0)
+    steps = 1.0 if takes is None else max(1.0, prompt / takes.start)
+    if not rare(pod.cap, output, ctx.quantile, steps):
         return None
     return ctx.now if pod.rare_since is None else pod.rare_since
 
