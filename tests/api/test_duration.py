@@ -53,7 +53,7 @@ def test_a_number_and_a_unit_are_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_anything_else_is_refused_with_the_cure(text: str) -> None:
-    with pytest.raises(ValueError, match="write a positive number and a unit"):
+    with pytest.raises(ValueError, match="write a positive number and one unit"):
         parse_duration(text)
 
 

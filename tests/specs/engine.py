@@ -80,7 +80,7 @@ BAD = {
                 "spec.engine.extraArgs": ["--enforce-eager", flag],
             },
             "spec.engine.extraArgs",
-            f"is set by spec.{'.'.join(twin.path)} already",
+            f"cannot stand beside spec.{'.'.join(twin.path)}: remove",
         )
         for twin in TWINS
         for flag in (*twin.flags, f"{twin.flags[0]}.method=x", f"{twin.flags[0].replace('-', '_')}=x")

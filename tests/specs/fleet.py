@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specs.mistake import GPU, Bad
 
-DURATION = "write a positive number and a unit"
+DURATION = "write a positive number and one unit"
 SPREAD = {"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
 
 BAD = {
