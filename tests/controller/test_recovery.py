@@ -102,7 +102,7 @@ class Bench:
         decision = Decision(
             {}, None, None, "", observed, diagnosis, (), stalled=engines, moving=frozenset(moving)
         )
-        self.server.newest = Report(self.now, decision, (), {}, {}, {}, False)
+        self.server.newest = Report(self.now, self.now, decision, (), {}, {}, {}, False)
 
     def later(self, **time: float) -> None:
         passed = timedelta(**time)

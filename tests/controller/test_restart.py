@@ -51,7 +51,8 @@ def reported(found: Found | None, at: float | None = None) -> Report:
     decision = Decision({}, None, None, "", observed, diagnosis, (), restart=found)
     pod = PodReport("a", 256, None, 256, 256, 0, "PipelineParallel")
     unavailable = {"a": "PipelineParallel: engine 0 cannot change its cap live"}
-    return Report(time.monotonic() if at is None else at, decision, (pod,), {}, unavailable, {}, False)
+    at = time.monotonic() if at is None else at
+    return Report(at, at, decision, (pod,), {}, unavailable, {}, False)
 
 
 async def serving(bench: Bench, **spec: Any) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import copy
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,11 +55,11 @@ class Bench:
             pods = self.server.newest.pods if self.server.newest else ()
             self.report(*pods, found)
 
-    def report(self, *pods: PodReport) -> None:
+    def report(self, *pods: PodReport, every_s: float | None = None) -> None:
         observed = Observed(None, None, None, 0, 0, None, None, None, None)
         diagnosis = Diagnosis(Cause.HEALTHY, "", "", {}, 0.0)
         decision = Decision({}, None, None, "", observed, diagnosis, ())
-        self.server.newest = Report(self.now, decision, pods, {}, {}, {}, False)
+        self.server.newest = Report(self.now, self.now, decision, pods, {}, {}, {}, False, every_s=every_s)
 
     def end(self, name: str) -> None:
         """The pod is asked to end, and the watch has told."""
@@ -219,13 +220,34 @@ async def test_a_scale_down_waits_for_figures_and_not_for_ever(bench: Bench, tol
 
 
 async def test_figures_that_come_in_time_are_used(bench: Bench) -> None:
+    assert bench.server.newest is not None
     figures, bench.server.newest = bench.server.newest, None
     assert await bench.prepare(3, 2) == 3
     bench.now += 2
-    bench.server.newest = figures
+    bench.report(*figures.pods)
     assert await bench.prepare(3, 2) == 2
     assert bench.marked == {"c": "-1"}
     assert bench.told == []
+
+
+async def test_what_was_idle_before_the_scale_down_was_wanted_is_asked_again(bench: Bench) -> None:
+    assert bench.server.newest is not None
+    bench.now += 1
+    assert await bench.prepare(3, 2) == 3
+    assert bench.writes == [], "c was the idlest a second ago, and has got streams since"
+    *others, c = bench.server.newest.pods
+    bench.report(*others, replace(c, running=20))
+    assert await bench.prepare(3, 2) == 2
+    assert bench.marked == {"b": "-1"}
+    assert bench.told == []
+
+
+async def test_figures_from_a_prometheus_count_as_long_as_it_takes_to_get_others(bench: Bench) -> None:
+    assert bench.server.newest is not None
+    bench.report(*bench.server.newest.pods, every_s=30)
+    bench.now += 60
+    assert await bench.prepare(3, 2) == 2
+    assert bench.marked == {"c": "-1"}
 
 
 async def test_patience_begins_anew_with_every_scale_down(bench: Bench) -> None:
@@ -250,7 +272,7 @@ async def test_a_refused_mark_delays_a_scale_down_and_is_told(bench: Bench, refu
     assert await bench.prepare(3, 2) == 3
     assert bench.told == []
     bench.now += PATIENCE_S
-    bench.server.newest = bench.server.newest and Report(bench.now, *_rest(bench.server.newest))
+    bench.server.newest = bench.server.newest and Report(bench.now, bench.now, *_rest(bench.server.newest))
     assert await bench.prepare(3, 2) == 2
     (message,) = bench.told
     assert refusal.message in message

@@ -63,7 +63,7 @@ def report(
         "failed": {},
         "partial": False,
     }
-    return Report(at=100.0, decision=decision, **(fields | more))
+    return Report(at=100.0, asked_at=100.0, decision=decision, **(fields | more))
 
 
 def facts(**changes: Any) -> Facts:

@@ -75,6 +75,7 @@ class Outcome:
 
 def report(
     at: float,
+    asked_at: float,
     decision: Decision,
     results: Mapping[str, Sample | Failure],
     windows: Windows,
@@ -91,6 +92,7 @@ def report(
             unavailable[name] = f"{can.reason}: {can.message}" if can.message else can.reason
     return Report(
         at=at,
+        asked_at=asked_at,
         decision=decision,
         pods=tuple(
             _pod_report(name, sample, answers.get(name), unavailable.get(name))

@@ -40,9 +40,11 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one tick saw and did, for status, events and metrics. `at` is monotonic."""
+    """What one tick saw and did, for status, events and metrics. `at` and `asked_at` are monotonic."""
 
     at: float
+    asked_at: float
+    """When the pods were asked: what they told is no older."""
     decision: Decision
     pods: tuple[PodReport, ...]
     silent: Mapping[str, str]

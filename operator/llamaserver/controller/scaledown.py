@@ -39,8 +39,7 @@ PATIENCE_S = 20.0
 class ScaleDown:
     """Marks and unmarks pods.
 
-    For `patience_s` figures are believed, and a scale-down waits for figures, or for marks that the API
-    server does not take.
+    For `patience_s` a scale-down waits for figures, or for marks that the API server does not take.
     """
 
     kube: Kube
@@ -69,7 +68,7 @@ class ScaleDown:
             return wanted
         now = self.monotonic()
         server.shrinks_since = now if server.shrinks_since is None else server.shrinks_since
-        candidates = self._candidates(server, alive)
+        candidates = self._candidates(server, alive, server.shrinks_since)
         going = victims(candidates, len(alive) - wanted)
         problem, waits = _blind(unseen(candidates, going)), now - server.shrinks_since < self.patience_s
         if not (problem and waits):
@@ -90,16 +89,19 @@ class ScaleDown:
             about = Reference(server.key.namespace, server.key.name, server.uid)
             announce.victim_uncertain(self.recorder, about, step, problem)
 
-    def _candidates(self, server: Server, alive: Iterable[Pod]) -> list[Candidate]:
-        loads = server.loads() if self._is_fresh(server.newest) else {}
+    def _candidates(self, server: Server, alive: Iterable[Pod], since: float) -> list[Candidate]:
+        loads = server.loads() if self._is_fresh(server.newest, since) else {}
         return [Candidate(pod.name, pod.stage, loads.get(pod.name), pod.made_at) for pod in alive]
 
-    def _is_fresh(self, report: Report | None) -> bool:
-        """Figures that a Prometheus scrapes get old before there are others."""
+    def _is_fresh(self, report: Report | None, since: float) -> bool:
+        """A pod that was idle at the last tick may be the busiest by now, so pods are asked once more before
+        one has to go. Figures that a Prometheus scrapes get old before there are others.
+        """
         if report is None:
             return False
-        most_s = max(self.patience_s, FORGIVEN_SCRAPES * (report.every_s or 0.0))
-        return self.monotonic() - report.at <= most_s
+        if report.every_s is None:
+            return report.asked_at >= since
+        return self.monotonic() - report.at <= max(self.patience_s, FORGIVEN_SCRAPES * report.every_s)
 
     async def _mark(self, server: Server, alive: Sequence[Pod], going: Iterable[Candidate]) -> str:
         """Mark those that go, and nobody else. Returns why that could not be done, or an empty text."""

@@ -139,6 +139,7 @@ class Ticker:
         known = [pods.read(obj) for obj in self._cache.pods(server.key)]
         targets = {pod.name: pod.target for pod in known if pod.target is not None}
         self._forget_gone(server.key, targets)
+        asked_at = self._monotonic()
         results, _ = await asyncio.gather(
             self._figures.read(server.key, spec, targets), self._follow_downloads(server, known)
         )
@@ -159,7 +160,7 @@ class Ticker:
         self._note_retunes(server, spec, decision, outcomes, samples)
         self._note_replicas(server, spec, decision, fleet)
         foreign = "" if self._mandate.may_change() else self._mandate.stranger
-        told = report(self._monotonic(), decision, results, windows, outcomes, foreign)
+        told = report(self._monotonic(), asked_at, decision, results, windows, outcomes, foreign)
         told = server.newest = replace(told, generation=generation)
         if server.report is None and not self._tells(server, decision, now):
             return
