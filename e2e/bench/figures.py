@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import median
@@ -115,15 +114,6 @@ def _violated(p95_ms: Sequence[float | None], target_ms: float | None) -> float:
 
 def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 2)
-
-
-def objective_ms(p50_ms: float, p95_ms: float) -> float:
-    """The objective of a scenario: the geometric mean of the p50 and the p95 that the default gives.
-
-    Below what the default does, so something has to give; above its median, so it can be reached without
-    giving most of the throughput away.
-    """
-    return round(math.sqrt(p50_ms * p95_ms), 1)
 
 
 def summary(repeats: Sequence[Figures]) -> dict[str, float | None]:

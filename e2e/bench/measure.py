@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.engine import client, fix, read, seen, target_of
-from bench.figures import Figures, Seen, figures, objective_ms, summary
+from bench.figures import Figures, Seen, figures, summary
 from bench.ours import Ours
 from bench.plan import (
     CALIBRATION_SLOTS,
@@ -125,7 +125,7 @@ class Measuring:
         assert p50 is not None
         assert p95 is not None
         found.default_p50_ms, found.default_p95_ms = p50, p95
-        found.target_ms = objective_ms(p50, p95)
+        found.target_ms = found.scenario.objective.ms(p50, p95)
         # Only now can it be said which of these windows miss the objective.
         tape = self._traffic.read()
         found.points[DEFAULT] = [figures(tape, windows, found.target_ms) for windows in self._calibration]

@@ -54,7 +54,7 @@ def _scenario(name: str, scenario: Json) -> str:
     known = made["default_p50_ms"] is not None
     origin = (
         f"The default gives a p50 of {made['default_p50_ms']:.1f} and a p95 of "
-        f"{made['default_p95_ms']:.1f} ms; the objective is their geometric mean: {objective(scenario)}. "
+        f"{made['default_p95_ms']:.1f} ms; the objective is {made['rule']}: {objective(scenario)}. "
         if known
         else ""
     )

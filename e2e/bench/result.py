@@ -55,7 +55,7 @@ def scenario(wanted: Wanted, found: Measured) -> Json:
         "target_ms": target,
         "objective": {
             "statistic": "p95",
-            "rule": "the geometric mean of the default's p50 and p95",
+            "rule": found.scenario.objective.says,
             "default_p50_ms": found.default_p50_ms,
             "default_p95_ms": found.default_p95_ms,
         },

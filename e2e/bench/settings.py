@@ -24,8 +24,8 @@ The operator's law on a real vLLM, beside the default and the best fixed setting
 For every scenario: starts `vllm serve` on loopback with the tuner in it (a small random Llama on the CPU, at
 most {CEILING} sequences, at most {START_BUDGET} tokens a step), loads it with {STREAMS} closed-loop streams
 from a process of its own, makes an objective from what the default does (p95 between two tokens at most the
-geometric mean of the default's p50 and p95), tries fixed settings of cap and token budget, and then lets the
-policies take turns. Nothing is restarted in between: policies change by signed writes to the running engine.
+geometric mean of the default's p50 and p95, unless the scenario says otherwise), tries fixed settings of cap
+and token budget, and then lets the policies take turns. Nothing is restarted in between: policies change by signed writes to the running engine.
 Writes engine.json and engine.html.
 """
 

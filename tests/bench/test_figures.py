@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bench.figures import NothingSeenError, Seen, figures, objective_ms, spread, summary
+from bench.figures import NothingSeenError, Seen, figures, spread, summary
 from demo.digest import Digest
 from harness.traffic import Tape
 
@@ -82,10 +82,6 @@ def test_what_others_used_is_told_over_all_windows(figure) -> None:
     ]
     assert figures(tape, windows, None).others_cores == 0.3
     assert figures(tape, [*windows, seen(130.0, 140.0, None)], None).others_cores is None
-
-
-def test_the_objective_lies_between_the_defaults_median_and_its_tail() -> None:
-    assert objective_ms(25.0, 64.0) == 40.0
 
 
 def test_a_summary_is_the_median_but_for_the_share_of_violated_windows(figure) -> None:

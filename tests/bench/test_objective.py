@@ -1,0 +1,28 @@
+"""Objectives from what the default gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.objective import Rule
+from bench.scenarios import SCENARIOS
+
+
+def test_the_objective_lies_between_the_defaults_median_and_its_tail() -> None:
+    assert Rule().ms(25.0, 64.0) == 40.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "ms", "says"),
+    [
+        (Rule("p95", 1.1), 66.0, "1.1 times the default's p95"),
+        (Rule("p50"), 25.0, "the default's p50"),
+        (Rule("middle", 2.0), 77.5, "2 times the geometric mean of the default's p50 and p95"),
+    ],
+)
+def test_a_rule_says_what_it_does(rule: Rule, ms: float, says: str) -> None:
+    assert (rule.ms(25.0, 60.0), rule.says) == (ms, says)
+
+
+def test_where_only_decodes_run_the_default_holds_the_objective() -> None:
+    assert SCENARIOS["decode_only"].objective.ms(20.0, 24.0) > 24.0
