@@ -69,8 +69,9 @@ format: venv ## Format the code.
 	@.venv/bin/ruff check --fix -q . ; .venv/bin/ruff format .
 
 .PHONY: crds
-crds: venv ## Generate crds/, and the chart's copy of it, from the models.
+crds: venv ## Generate crds/, the chart's copy of it and docs/reference.md from the models.
 	@for folder in crds charts/llamaserver-operator/files; do .venv/bin/llamaserver crd --output $$folder; done
+	@.venv/bin/llamaserver crd --markdown --output docs
 
 # --- the cluster, the demo and the scenarios ----------------------------------------------------
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from llamaserver.api import reference
 from llamaserver.api.crd import FILE_NAME, crd_yaml
 from llamaserver.cli.main import main
 
@@ -32,6 +33,12 @@ def test_the_crd_is_printed_or_written(tmp_path: Path) -> None:
     result = call("crd", "--output", str(tmp_path / "a"), "--output", str(tmp_path / "b"))
     assert result.exit_code == 0
     assert (tmp_path / "a" / FILE_NAME).read_text() == (tmp_path / "b" / FILE_NAME).read_text() == crd_yaml()
+
+
+def test_the_crd_as_a_page_to_read(tmp_path: Path) -> None:
+    assert call("crd", "--markdown").output == reference.reference()
+    assert call("crd", "--markdown", "--output", str(tmp_path)).exit_code == 0
+    assert (tmp_path / reference.FILE_NAME).read_text() == reference.reference()
 
 
 def test_render_shows_what_a_server_becomes() -> None:

@@ -7,14 +7,27 @@ from pathlib import Path
 import click
 
 from llamaserver.api import crd as definition
-from llamaserver.api import jsonschema
+from llamaserver.api import jsonschema, reference
+
+_FORMS = {
+    "crd": (definition.FILE_NAME, definition.crd_yaml),
+    "json-schema": (jsonschema.FILE_NAME, jsonschema.json_schema_text),
+    "markdown": (reference.FILE_NAME, reference.reference),
+}
 
 
 @click.command("crd")
 @click.option(
     "--json-schema",
-    is_flag=True,
+    "form",
+    flag_value="json-schema",
     help="As JSON Schema, which kubeconform and editors take, instead of the CustomResourceDefinition.",
+)
+@click.option(
+    "--markdown",
+    "form",
+    flag_value="markdown",
+    help="As a page to read: every field with its type, default, bounds and meaning.",
 )
 @click.option(
     "--output",
@@ -22,13 +35,13 @@ from llamaserver.api import jsonschema
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder to write the file to; may be given several times. Default: print it.",
 )
-def crd(json_schema: bool, output: tuple[Path, ...]) -> None:
+def crd(form: str | None, output: tuple[Path, ...]) -> None:
     """Print the CustomResourceDefinition of LlamaServer, or write it to a folder.
 
     To install it by hand: llamaserver crd | kubectl apply --server-side -f -
     """
-    name = jsonschema.FILE_NAME if json_schema else definition.FILE_NAME
-    text = jsonschema.json_schema_text() if json_schema else definition.crd_yaml()
+    name, made = _FORMS[form or "crd"]
+    text = made()
     if not output:
         click.echo(text, nl=False)
     for folder in output:
