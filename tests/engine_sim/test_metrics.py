@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine_sim.sim import simulated
 from llamaserver.observe import names
 
-CAPTURE = Path(__file__).resolve().parents[1] / "observe" / "data" / "v0.32.0_generated_dp2_excerpt.prom"
+CAPTURE = Path(__file__).resolve().parents[1] / "observe" / "data" / "v0.32.0_generated_dp2.prom"
 Series = dict[str, set[tuple[tuple[str, str], ...]]]
 VALUES_OF_ITS_OWN = {"vllm:cache_config_info"}
 """Its labels tell the engine's configuration."""

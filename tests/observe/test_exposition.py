@@ -1,4 +1,4 @@
-"""Exposition text of many vLLM releases: what is read, and what is refused with which reason."""
+"""Exposition text: what is read, what is refused and why, and that no damage to it yields nonsense."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition, quantile
+from llamaserver.observe import Failure, Sample, Source, Unusable, parse_exposition
 from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.profiles import CPU_24M
@@ -35,58 +35,16 @@ def live() -> str:
 
 
 def test_release_0_32_with_two_engines() -> None:
-    found = parsed(read("v0.32.0_generated_dp2_excerpt.prom"))
+    found = parsed(read("v0.32.0_generated_dp2.prom"))
     assert found.source is Source.METRICS
-    assert [e.running for e in found.engines] == [64, 60]
     assert [e.waiting for e in found.engines] == [12, 5]  # not 12 + 12 and 5 + 5: by_reason is another family
-    assert [e.waiting_deferred for e in found.engines] == [0, 2]
-    assert [e.kv_usage for e in found.engines] == [0.81, 0.74]
-    assert [e.kv_capacity_tokens for e in found.engines] == [432_000, 432_000]
-    assert found.itl.count == 1280 + 1200
-    assert found.itl.sum_s == pytest.approx(68.17856874156968 + 56.3334131561819)
-    assert found.engine_steps == 40
     assert not found.writable
     assert found.prompt_tokens is None  # not exposed there: unknown, not zero
-
-
-def test_v0_multiprocess_with_the_old_latency_name() -> None:
-    found = parsed(read("v0.9_V0-multiproc_qwen3.prom"))
-    assert found.itl.count == 4805
-    assert found.engine_steps == 1325
-    assert [e.engine for e in found.engines] == [0]
-    assert found.engines[0].kv_capacity_tokens == 2340 * 16
-    assert 0.1 < (quantile(found.itl, 0.5) or 0.0) < 0.15
-
-
-def test_v0_with_few_observations() -> None:
-    found = parsed(read("v0.5.0_V0_datadog.prom"))
-    assert (found.itl.count, found.generation_tokens, found.finished) == (6, 7, 1)
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("v0.5.1_all-buckets-equal_partial.prom", Unusable.MISSING),
-        ("v0.5.4_multiproc_families-no-samples.prom", Unusable.MISSING),
-        ("v0.8_V1_no-engine-label_partial.prom", Unusable.MISSING),
-        ("v0.10.x-dev_DP2_api2_partial.prom", Unusable.MISSING),
-        ("v0.2x-0.3x_live_qwen3.8.prom", Unusable.MISSING),
-        ("ray-prefix_2024-12.prom", Unusable.MISSING),
-    ],
-)
-def test_partial_captures_are_refused_and_say_why(name: str, why: Unusable) -> None:
-    found = refused(read(name))
-    assert found.why is why
-    assert found.message
 
 
 @pytest.mark.parametrize("body", ["", "\n \n", "<html><body>404</body></html>", "# HELP nothing here\n"])
 def test_an_empty_or_foreign_body_is_missing_not_zero(body: str) -> None:
     assert refused(body).why is Unusable.MISSING
-
-
-def test_families_without_samples_say_so() -> None:
-    assert "no samples" in refused(read("v0.5.4_multiproc_families-no-samples.prom")).message
 
 
 def test_the_new_latency_name_wins_and_both_are_never_added(live: str) -> None:

@@ -39,7 +39,7 @@ def test_what_prometheus_tells_is_what_the_engine_said() -> None:
 
 
 def test_engines_of_one_pod_are_told_apart() -> None:
-    text = read("v0.32.0_generated_dp2_excerpt.prom")
+    text = read("v0.32.0_generated_dp2.prom")
     assert sample_of(scraped({5.0: text}, "m-0")) == parse_exposition(text, 5.0, "uid/0")
 
 

@@ -93,12 +93,12 @@ class _Scrape:
         prefix = next(running, None)
         if prefix is None:
             raise _BadError(Unusable.MISSING, f"{names.PREFIXES[0]}{names.RUNNING[0]} is missing")
-        self._prefix = prefix
+        self.prefix = prefix
 
     def plain(self, candidates: Sequence[str]) -> list[tuple[Labels, float]]:
         """The series of the first candidate that has samples; empty when none has."""
         for name in candidates:
-            if found := self._series.get(self._prefix + name):
+            if found := self._series.get(self.prefix + name):
                 return found
         return []
 
@@ -110,7 +110,7 @@ class _Scrape:
         """Sums by engine. Raises _BadError when the figure is missing."""
         found = self.plain(candidates)
         if not found:
-            raise _BadError(Unusable.MISSING, f"{self._prefix}{candidates[0]} is missing")
+            raise _BadError(Unusable.MISSING, f"{self.prefix}{candidates[0]} is missing")
         sums: dict[int, float] = defaultdict(float)
         for labels, value in found:
             sums[_engine(labels)] += _finite(candidates[0], value)
@@ -124,12 +124,12 @@ class _Scrape:
     def histogram(self, candidates: Sequence[str]) -> Distribution | None:
         """The sum over engines and models; None when none of the candidates has a series."""
         for name in candidates:
-            if buckets := self._series.get(f"{self._prefix}{name}_bucket"):
+            if buckets := self._series.get(f"{self.prefix}{name}_bucket"):
                 return self._merged(name, buckets)
         return None
 
     def _merged(self, name: str, buckets: list[tuple[Labels, float]]) -> Distribution:
-        full = self._prefix + name
+        full = self.prefix + name
         grouped: dict[tuple[tuple[str, str], ...], list[tuple[float, int]]] = defaultdict(list)
         for labels, value in buckets:
             le = labels.pop("le", None)
@@ -254,7 +254,7 @@ def _sample(scrape: _Scrape, at: float, incarnation: str) -> Sample:
     generated = scrape.total(names.GENERATION_TOKENS)
     if itl is None or generated is None:
         missing = names.ITL[0] if itl is None else names.GENERATION_TOKENS[0]
-        raise _BadError(Unusable.MISSING, f"{missing} is missing")
+        raise _BadError(Unusable.MISSING, f"{scrape.prefix}{missing} is missing")
     if itl.count > 0 and itl.sum_s <= 0.0:
         raise _BadError(Unusable.LYING, f"{itl.count} inter-token latencies add up to 0 s")
     steps = scrape.histogram(names.STEPS)
