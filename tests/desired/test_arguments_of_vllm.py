@@ -19,6 +19,7 @@ import pytest
 from llamaserver.api.crd import crd
 from llamaserver.api.features import TWINS, LoRASpec
 from llamaserver.api.managed import MANAGED, managed_flag
+from llamaserver.desired.arguments import LATENCY_BOUNDARIES_MS
 
 Object = dict[str, Any]
 Make = Callable[..., Any]
@@ -41,10 +42,7 @@ EVERYTHING = {
     "spec.engine.gpuMemoryUtilization": 0.85,
     "spec.engine.kvOffloading": {"size": "24Gi"},
     "spec.engine.resources": {"requests": {"memory": "64Gi"}},
-    "spec.engine.extraArgs": [
-        "--enforce-eager",
-        *(f"--custom-histogram-buckets={given}" for given in BUCKETS),
-    ],
+    "spec.engine.extraArgs": ["--enforce-eager"],
     "spec.engine.quantization": "fp8",
     "spec.engine.toolCallParser": "llama3_json",
     "spec.engine.reasoningParser": "deepseek_r1",
@@ -106,7 +104,8 @@ def test_everything_has_every_flag_that_can_be_rendered(engine: Make) -> None:
 def test_vllm_understands_what_is_rendered_and_knows_what_is_managed(engine: Make) -> None:
     """One process for all: importing vLLM takes half a minute."""
     ranks = [engine({**EVERYTHING, "spec.model.lora.maxLoraRank": rank})["args"] for rank in RANKS]
-    argument_lists = [engine(EVERYTHING)["args"], engine()["args"], ["m", "--max-num-se=7"], *ranks]
+    own = ["m", "--custom-histogram-buckets={}", *(f"--custom-histogram-buckets={b}" for b in BUCKETS)]
+    argument_lists = [engine(EVERYTHING)["args"], engine()["args"], ["m", "--max-num-se=7"], own, *ranks]
     quiet = {"VLLM_LOGGING_LEVEL": "CRITICAL", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [PYTHON, "-W", "ignore", str(PROGRAM)],
@@ -119,7 +118,8 @@ def test_vllm_understands_what_is_rendered_and_knows_what_is_managed(engine: Mak
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    full, least, abbreviated, *ranked = found["answers"]
+    full, least, abbreviated, overridden, *ranked = found["answers"]
+    assert overridden["custom_histogram_buckets"] == json.loads(BUCKETS[-1])
     assert [one.get("max_lora_rank") for one in ranked] == [*RANKS]
     assert full == {
         "model_tag": "meta-llama/Llama-3.1-8B-Instruct",
@@ -157,7 +157,7 @@ def test_vllm_understands_what_is_rendered_and_knows_what_is_managed(engine: Mak
         "max_lora_rank": 32,
         "max_cpu_loras": 4,
         "enforce_eager": True,
-        "custom_histogram_buckets": json.loads(BUCKETS[-1]),
+        "custom_histogram_buckets": {"inter_token_latency": [edge / 1000 for edge in LATENCY_BOUNDARIES_MS]},
     }
     emitted = {word.partition("=")[0] for word in engine(EVERYTHING)["args"] if word.startswith("--")}
     assert emitted - set(found["options"]) == set()

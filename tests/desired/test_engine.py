@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,11 +15,27 @@ from llamaserver.api import parse
 from llamaserver.api.release import release_of
 from llamaserver.desired.environment import environment
 
+from llamaserver.desired.arguments import LATENCY_BOUNDARIES_MS
 Object = dict[str, Any]
 Make = Callable[..., Object]
 
 GPU = {"resourceName": "nvidia.com/gpu", "count": 1}
 
+OWN_USER = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared")
+IMAGES_USER = (
+    "amd.com/gpu",
+    "gpu.intel.com/i915",
+    "gpu.intel.com/xe",
+    "habana.ai/gaudi",
+    "google.com/tpu",
+)
+"""Names of device plugins, by whether the engine can run as the operator's user there."""
+RESOURCE = Path(__file__).resolve().parents[2] / "docs" / "resource.md"
+VLLM_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
+)
+"""The boundaries that vLLM has by itself, in seconds."""
 
 def env(container: Object) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "(reference)") for entry in container["env"]}
@@ -60,19 +78,21 @@ class TestArguments:
         assert sum("log" in argument for argument in args) == 1
 
     @pytest.mark.parametrize(
-        ("tag", "drains", "quiet"),
+        ("tag", "drains", "quiet", "fine"),
         [
-            ("v0.15.1", False, False),
-            ("v0.16.0", False, True),
-            ("v0.17.2-cu128", False, True),
-            ("v0.18.0", True, True),
-            ("0.32.0@sha256:" + "0" * 64, True, True),
-            ("latest", True, True),
-            ("dev", True, True),
+            ("v0.15.1", False, False, False),
+            ("v0.16.0", False, True, False),
+            ("v0.17.2-cu128", False, True, False),
+            ("v0.18.0", True, True, False),
+            ("v0.31.1", True, True, False),
+            ("0.32.0@sha256:" + "0" * 64, True, True, True),
+            ("v0.33.0", True, True, True),
+            ("latest", True, True, False),
+            ("dev", True, True, False),
         ],
     )
     def test_only_flags_that_the_release_knows_are_given(
-        self, tag: str, drains: bool, quiet: bool, engine: Make
+        self, tag: str, drains: bool, quiet: bool, fine: bool, engine: Make
     ) -> None:
         args = " ".join(engine({"spec.engine.image": f"registry:5000/vllm/vllm-openai:{tag}"})["args"])
         assert ("--shutdown-timeout" in args) is drains
@@ -84,6 +104,31 @@ class TestArguments:
             ("vllm/vllm-openai:v0.32.0", (0, 32)),
             ("host:5000/vllm", None),
             ("host:5000/vllm:0.9", (0, 9)),
+        assert ("--custom-histogram-buckets" in args) is fine
+
+    def test_boundaries_of_the_users_are_left_alone(self, engine: Make) -> None:
+        own = '--custom_histogram_buckets={"inter_token_latency":[0.05]}'
+        args = engine({"spec.engine.extraArgs": [own]})["args"]
+        assert [argument for argument in args if "histogram" in argument] == [own]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"spec.slo": {"interTokenLatency": {"target": "33ms", "statistic": "p99"}}},
+            {"spec.metrics.source": "Prometheus"},
+        ],
+    )
+    def test_boundaries_stay_whatever_takes_effect_without_a_rollout(
+        self, changes: Object, engine: Make
+    ) -> None:
+        assert engine(changes)["args"] == engine()["args"]
+
+    def test_boundaries_are_near_any_objective_and_keep_those_of_vllm(self) -> None:
+        edges = LATENCY_BOUNDARIES_MS
+        near = [(low, high) for low, high in pairwise(edges) if 5 <= low < 500]
+        assert all(low < high <= 1.26 * low for low, high in near)
+        assert {1000 * edge for edge in VLLM_S} <= set(edges)
+        assert {5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 75, 80, 100, 150, 200} <= set(edges)
             ("vllm:25.10-py3", (25, 10)),
             ("vllm@sha256:" + "1" * 64, None),
             ("vllm:latest", None),

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 ACCESS_LOG_FILTER_SINCE: Final = (0, 16)
 """--disable-access-log-for-endpoints."""
+HISTOGRAM_BUCKETS_SINCE: Final = (0, 32)
+"""--custom-histogram-buckets: the release in which it was read; of older ones that is not known."""
 KV_OFFLOADING_SINCE: Final = (0, 14)
 """--kv-offloading-size. 0.11.1 to 0.13 know the flag too, but their native backend does not start with it: it
 is told of no blocks to use.
@@ -32,6 +34,10 @@ class Release(NamedTuple):
         left out, such as the drain, would be missed only by the people whose streams are cut.
         """
         return self.version is None or self.version >= since
+
+    def surely_has(self, since: tuple[int, int]) -> bool:
+        """The same for a flag without which less is known and nothing is lost: only where the tag says so."""
+        return self.version is not None and self.version >= since
 
 
 def release_of(image: str) -> Release:

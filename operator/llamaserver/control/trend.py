@@ -169,8 +169,9 @@ def _wanted(trend: Trend, facts: Facts) -> tuple[int | None, str]:
         return None, "no latency was measured lately"
     if facts.observed.itl_relation != "=":
         return None, (
-            "the engines' histogram is too coarse to tell the objective's statistic from its target: give it "
-            "boundaries around the target by --custom-histogram-buckets in spec.engine.extraArgs"
+            "the engines' histogram is too coarse to tell the objective's statistic from its target: use an "
+            "image whose tag says vLLM 0.32 or newer, or, where --custom-histogram-buckets is in "
+            "spec.engine.extraArgs, give it boundaries around the target"
         )
     streams = trend.line.x / trend.line.n if trend.line.n > 0.0 else 0.0
     if trend.line.n < ENOUGH_S:
