@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llamaserver.api import parse
 from llamaserver.api.release import release_of
+from llamaserver.desired.arguments import LATENCY_BOUNDARIES_MS
 from llamaserver.desired.environment import environment
 
-from llamaserver.desired.arguments import LATENCY_BOUNDARIES_MS
 Object = dict[str, Any]
 Make = Callable[..., Object]
-
-GPU = {"resourceName": "nvidia.com/gpu", "count": 1}
 
 OWN_USER = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared")
 IMAGES_USER = (
@@ -36,9 +36,16 @@ VLLM_S = (
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80),
 )
 """The boundaries that vLLM has by itself, in seconds."""
+GPU = {"resourceName": "nvidia.com/gpu", "count": 1}
+
 
 def env(container: Object) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "(reference)") for entry in container["env"]}
+
+
+def volume(spec: Object, name: str) -> Object:
+    (found,) = (one for one in spec["volumes"] if one["name"] == name)
+    return dict(found)
 
 
 class TestArguments:
@@ -97,13 +104,6 @@ class TestArguments:
         args = " ".join(engine({"spec.engine.image": f"registry:5000/vllm/vllm-openai:{tag}"})["args"])
         assert ("--shutdown-timeout" in args) is drains
         assert ("--disable-access-log-for-endpoints" in args) is quiet
-
-    @pytest.mark.parametrize(
-        ("image", "version"),
-        [
-            ("vllm/vllm-openai:v0.32.0", (0, 32)),
-            ("host:5000/vllm", None),
-            ("host:5000/vllm:0.9", (0, 9)),
         assert ("--custom-histogram-buckets" in args) is fine
 
     def test_boundaries_of_the_users_are_left_alone(self, engine: Make) -> None:
@@ -129,6 +129,13 @@ class TestArguments:
         assert all(low < high <= 1.26 * low for low, high in near)
         assert {1000 * edge for edge in VLLM_S} <= set(edges)
         assert {5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 75, 80, 100, 150, 200} <= set(edges)
+
+    @pytest.mark.parametrize(
+        ("image", "version"),
+        [
+            ("vllm/vllm-openai:v0.32.0", (0, 32)),
+            ("host:5000/vllm", None),
+            ("host:5000/vllm:0.9", (0, 9)),
             ("vllm:25.10-py3", (25, 10)),
             ("vllm@sha256:" + "1" * 64, None),
             ("vllm:latest", None),
@@ -269,13 +276,34 @@ class TestResources:
         resources = spec["containers"][0]["resources"]
         assert resources == {"requests": {"cpu": 4}, "claims": [{"name": "accelerator"}]}
 
+    @pytest.mark.parametrize("name", [*OWN_USER, *IMAGES_USER])
+    @pytest.mark.parametrize("count", [1, 4])
+    def test_every_accelerator_is_asked_for_by_its_name(self, name: str, count: int, pod: Make) -> None:
+        """As many as `count`, limited alike, and /dev/shm for as many workers as share the model."""
+        if name.startswith("nvidia.com/mig-") and count > 1:
+            return
+        accelerator = {"resourceName": name, "count": count}
+        spec = pod({"spec.accelerator": accelerator, "spec.engine.tensorParallelSize": count})
+        engine = spec["containers"][0]
+        assert engine["resources"] == {"requests": {name: count}, "limits": {name: count}}
+        assert f"--tensor-parallel-size={count}" in engine["args"]
+        assert volume(spec, "shm")["emptyDir"] == {"medium": "Memory", "sizeLimit": f"{2 * count}Gi"}
+        asked = [one for one in spec.get("initContainers", ()) if name in str(one.get("resources"))]
+        assert asked == [], "an init container that asked for one would keep others waiting"
+
+    def test_the_tpu_of_the_documentation_goes_to_its_nodes(self, pod: Make) -> None:
+        blocks = re.findall(r"^```yaml\n(.*?)^```", RESOURCE.read_text(), re.M | re.S)
+        (shown,) = (yaml.safe_load(block) for block in blocks if "google.com/tpu" in block)
+        spec = pod({f"spec.{group}": fields for group, fields in shown.items()})
+        assert spec["containers"][0]["resources"]["limits"] == {"google.com/tpu": 8}
+        assert spec["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "2x4"
+
     @pytest.mark.parametrize(
         ("accelerator", "user", "read_only"),
         [
             (None, 65532, True),
-            (GPU, 65532, False),
-            ({"resourceName": "nvidia.com/mig-1g.10gb", "count": 1}, 65532, False),
-            ({"resourceName": "amd.com/gpu", "count": 1}, None, False),
+            *(({"resourceName": name, "count": 1}, 65532, False) for name in OWN_USER),
+            *(({"resourceName": name, "count": 1}, None, False) for name in IMAGES_USER),
             ({"resourceClaimTemplateName": "gpu", "count": 1}, None, False),
         ],
     )
@@ -287,3 +315,28 @@ class TestResources:
         container = spec["containers"][0]["securityContext"]
         assert container["readOnlyRootFilesystem"] is read_only
         assert container["capabilities"] == {"drop": ["ALL"]}
+        assert container["allowPrivilegeEscalation"] is False
+        assert spec["securityContext"]["fsGroup"] == 65532, "claims are written to whoever the engine is"
+
+    @pytest.mark.parametrize("name", IMAGES_USER)
+    def test_what_a_vendor_asks_for_can_be_added(self, name: str, pod: Make) -> None:
+        """Groups of device nodes, huge pages, a runtime, a plugin that is the platform, a capability."""
+        own = {"capabilities": {"drop": ["ALL"], "add": ["SYS_NICE"]}}
+        spec = pod(
+            {
+                "spec.accelerator": {"resourceName": name, "count": 1},
+                "spec.engine.resources": {"limits": {"hugepages-2Mi": "95000Mi", "memory": "409Gi"}},
+                "spec.engine.plugins": ["hpu", "01.hpu_custom_utils"],
+                "spec.scheduling.runtimeClassName": "habana",
+                "spec.scheduling.nodeSelector": {"cloud.google.com/gke-tpu-topology": "2x4"},
+                "spec.podTemplate.spec.securityContext": {"supplementalGroups": [44, 109]},
+                "spec.podTemplate.spec.containers": [{"name": "vllm", "securityContext": own}],
+            }
+        )
+        engine = spec["containers"][0]
+        assert engine["resources"]["limits"] == {"hugepages-2Mi": "95000Mi", "memory": "409Gi", name: 1}
+        assert {"hpu", "01.hpu_custom_utils"} <= set(env(engine)["VLLM_PLUGINS"].split(","))
+        assert spec["runtimeClassName"] == "habana"
+        assert spec["nodeSelector"] == {"cloud.google.com/gke-tpu-topology": "2x4"}
+        assert spec["securityContext"]["supplementalGroups"] == [44, 109]
+        assert engine["securityContext"]["capabilities"]["add"] == ["SYS_NICE"]

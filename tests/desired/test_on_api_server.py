@@ -52,6 +52,7 @@ def test_a_claim_template_is_kept(built: Make, api_server: Any, namespace: str) 
         (None, "restricted"),
         ("nvidia.com/gpu", "restricted"),
         ("amd.com/gpu", "baseline"),
+        ("google.com/tpu", "baseline"),
     ],
 )
 def test_the_pods_are_admitted_by_pod_security(

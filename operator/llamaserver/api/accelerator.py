@@ -37,7 +37,8 @@ class AcceleratorSpec(Group):
         min_length=1,
         max_length=253,
         description="Name under which the node's device plugin offers the accelerator, e.g. nvidia.com/gpu, "
-        "amd.com/gpu or nvidia.com/mig-3g.40gb. Default: none, where resourceClaimTemplateName is set. A "
+        "nvidia.com/mig-3g.40gb, amd.com/gpu, gpu.intel.com/xe, habana.ai/gaudi or google.com/tpu. Default: "
+        "none, where resourceClaimTemplateName is set. A "
         "change rolls the pods.",
         json_schema_extra=rules(cel(f"self.matches({RESOURCE_NAME!r})", RESOURCE_CURE)),
     )
