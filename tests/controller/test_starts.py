@@ -51,10 +51,13 @@ def pod(
     }
 
 
-def judged(obj: Object, now_s: float, *, late: str = "") -> dict[str, tuple[bool | None, str, str]]:
+def judged(
+    obj: Object, now_s: float, *, late: str = "", env: dict[str, str] | None = None
+) -> dict[str, tuple[bool | None, str, str]]:
+    variables = [{"name": name, "value": value} for name, value in (env or {}).items()]
     spec = {
         "model": {"uri": "hf://org/model"},
-        "engine": {"image": "vllm:v0.32.0"},
+        "engine": {"image": "vllm:v0.32.0", "env": variables},
         "startup": {"timeout": "10m"},
     }
     server = {"apiVersion": "llamaserver.dev/v1alpha1", "kind": "LlamaServer", "spec": spec}
@@ -144,3 +147,18 @@ def test_a_pod_that_is_ready_or_ending_has_no_start_to_tell_of() -> None:
     assert pods.read({**obj, "metadata": {**obj["metadata"], "deletionTimestamp": at(9)}}).cut_short is None
     obj["status"]["conditions"][-1]["status"] = "True"
     assert pods.read(obj).cut_short is None
+
+
+@pytest.mark.parametrize(
+    ("env", "blamed"),
+    [
+        ({"VLLM_TRACE_FUNCTION": "1"}, True),
+        ({"VLLM_TRACE_FUNCTION": "0"}, False),
+        ({"VLLM_LOGGING_LEVEL": "DEBUG"}, False),
+    ],
+)
+def test_a_start_that_logs_every_call_is_told_why_it_takes_so_long(env: dict[str, str], blamed: bool) -> None:
+    slow = judged(pod(began=10, lasted=TIMEOUT_S), 700, env=env)["Ready"]
+    assert slow[1] == "StartupTimeoutExceeded"
+    assert ("without VLLM_TRACE_FUNCTION in spec.engine.env" in slow[2]) is blamed
+    assert ("spec.model.cache" in slow[2]) is not blamed

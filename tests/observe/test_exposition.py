@@ -54,6 +54,13 @@ def test_the_new_latency_name_wins_and_both_are_never_added(live: str) -> None:
     assert parsed(live + "\n".join(both) + "\n").itl == parsed(live).itl
 
 
+def test_how_requests_ended_is_no_sign_of_anything(live: str) -> None:
+    """A release counts none as aborted, others do: what ended is counted, and not how."""
+    assert 'finished_reason="length"' in live
+    for reason in ("abort", "error", "of_a_later_release"):
+        assert parsed(live.replace('finished_reason="length"', f'finished_reason="{reason}"')) == parsed(live)
+
+
 def test_rays_prefix_is_read_like_vllms(live: str) -> None:
     assert parsed(live.replace("vllm:", "ray_vllm:")).itl == parsed(live).itl
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from llamaserver.api import defaults
 from llamaserver.api.duration import Duration, format_duration
@@ -21,6 +22,8 @@ from llamaserver.api.rolling import rolling_digest
 from llamaserver.api.source import Source, own_name, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import EffectiveStatus
+
+TRACE_VARIABLE: Final = "VLLM_TRACE_FUNCTION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class EffectiveSpec:
     """Memory of one pod that holds offloaded KV cache, all its engines together."""
     replace_stalled_after: Duration | None = None
     """How long an engine hangs before its pod is replaced; None for never."""
+    traces_calls: bool = False
+    """vLLM logs every call of a function, which makes minutes of its start an hour."""
 
     def to_status(self, termination_grace_s: float | None = None) -> EffectiveStatus:
         """As status.effective shows it; `termination_grace_s` is the pods' whole grace period in seconds."""
@@ -169,6 +174,10 @@ def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec
         restart_min_interval=restart.min_interval if restart else None,
         kv_offloading_bytes=offloaded_bytes(spec),
         replace_stalled_after=spec.recovery.replace_stalled_after if spec.recovery else None,
+        traces_calls=any(
+            variable.name == TRACE_VARIABLE and variable.value not in (None, "", "0")
+            for variable in engine.env or ()
+        ),
     )
 
 

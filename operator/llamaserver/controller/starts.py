@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from llamaserver.api.effective import EffectiveSpec
+from llamaserver.api.effective import TRACE_VARIABLE, EffectiveSpec
 from llamaserver.controller.lastwords import cause_of_death, last_words
 from llamaserver.controller.moments import moment
 from llamaserver.desired.probes import STARTUP_PERIOD_S
@@ -77,9 +77,11 @@ def out_of_time(cut: CutShort, spec: EffectiveSpec, patience_s: float) -> bool:
 def describe(pod: str, cut: CutShort, spec: EffectiveSpec) -> str:
     """That a start took too long, and what to do about it."""
     which = f"it has been ended {cut.restarts} times" if cut.again else "it is tried once more"
+    faster = "weights in spec.model.cache, more CPU and memory in spec.engine.resources"
+    if spec.traces_calls:
+        faster = f"without {TRACE_VARIABLE} in spec.engine.env, which makes minutes of it an hour"
     words = f". It said last: {last_words(cut.said)}" if cut.said else ""
     return (
         f"the engine of pod {pod} was not up within spec.startup.timeout ({spec.startup_timeout}), {which}: "
-        f"raise spec.startup.timeout, or let it start faster (weights in spec.model.cache, more CPU and "
-        f"memory in spec.engine.resources){words}"
+        f"raise spec.startup.timeout, or let it start faster ({faster}){words}"
     )
