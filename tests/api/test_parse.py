@@ -125,6 +125,7 @@ WHOLE: Object = {
     "diagnosis": {"cause": "Healthy", "message": "", "evidence": {"x": "1"}},
     "decisions": [
         {"time": "2026-01-01T00:00:00Z", "action": action, "reason": "r"}
+        | {"evidence": {"x": "1"}, "outcome": "Asked"}
         for action in ("Restart", "Replicas")
     ],
     "recovery": {"pod": "a", "replacements": 2},

@@ -14,15 +14,17 @@ from llamaserver.api import Duration, effective, parse
 from llamaserver.api.enums import ScalingMode
 from llamaserver.api.names import child_labels
 from llamaserver.cluster.kinds import DEPLOYMENT, POD
-from llamaserver.control import Cause, Decision, Diagnosis, Fleet, Observed
-from llamaserver.controller import Operator, pods
+from llamaserver.control import Cause, Decision, Diagnosis, Fleet, Observed, Setpoint, Verdict
+from llamaserver.controller import Operator, pods, retune
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.queue import Key
-from llamaserver.controller.report import word
+from llamaserver.controller.report import Outcome, word
+from llamaserver.controller.retune import InForce
 from llamaserver.controller.runtime import Server
 from llamaserver.controller.tick import Ticker, limits
-from llamaserver.engine import Refused, Unreachable
+from llamaserver.engine import Applied, Refused, Unreachable
+from llamaserver.engine.client import EngineInForce
 from llamaserver.observe import Failure, Unusable
 from llamaserver.telemetry import Metrics
 from workbench import Cluster, eventually, serving
@@ -182,7 +184,7 @@ def decided(replicas: int | None, recommended: int | None) -> Decision:
 def note(ticker: Ticker, server: Server, decision: Decision, mode: ScalingMode, present: int) -> None:
     assert server.spec is not None
     spec = replace(server.spec, scaling_mode=mode)
-    ticker._note_replicas(server, spec, decision, Fleet(present, present, 0))
+    ticker._notes.replicas(server, spec, decision, Fleet(present, present, 0))
 
 
 def test_what_runs_already_is_no_decision(made: tuple[Ticker, Cache, Engines, Server]) -> None:
@@ -225,3 +227,45 @@ async def test_a_hostile_reason_reaches_neither_status_nor_metrics(
     )
     assert seen["status"]["tuning"]["actuator"] == "Unavailable"
     assert "Evil" not in operator.metrics.exposition().decode()
+
+
+def changed(answer: Applied | Refused | Unreachable, renewal: bool = False) -> Outcome:
+    change = retune.Change("chat-0", Setpoint(48), 2, InForce(64, None), renewal)
+    return Outcome(change, answer)
+
+
+def write_down(ticker: Ticker, server: Server, *outcomes: Outcome) -> list[str | None]:
+    assert server.spec is not None
+    ticker._notes.retunes(server, server.spec, decided(None, None), list(outcomes), {})
+    return [entry.outcome for entry in server.decisions]
+
+
+def test_a_refusal_is_written_down_once_for_each_reason(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, _, _, server = made
+    bounds, key = Refused(400, "OutOfBounds", "at most 32"), Refused(401, "UnknownKey", "")
+    for _ in range(3):
+        told = write_down(ticker, server, changed(bounds))
+    assert told == ["Refused: OutOfBounds: at most 32"]
+    (entry,) = server.decisions
+    assert (entry.from_, entry.to) == ("64", "48")
+    assert write_down(ticker, server, changed(key))[0] == "Refused: UnknownKey"
+    assert len(write_down(ticker, server, changed(key, renewal=True), changed(Unreachable("gone")))) == 2
+    write_down(ticker, server, changed(Applied(3, (EngineInForce(0, 48, None),), agreed=True)))
+    assert write_down(ticker, server, changed(key))[:2] == ["Refused: UnknownKey", "Applied"]
+    assert [one.entry.outcome for one in server.followed] == ["Applied"]
+    assert server.followed[0].entry.evidence == {"running": "0", "waiting": "0"}
+
+
+def test_a_decision_tells_the_figures_that_it_was_decided_by(
+    made: tuple[Ticker, Cache, Engines, Server],
+) -> None:
+    ticker, _, _, server = made
+    figures = {"needed": 4, "arrivals_per_s": 2.5}
+    verdict = Verdict("Replicas", True, "every replica is full", figures)
+    decision = replace(decided(4, 4), trail=(verdict,))
+    note(ticker, server, decision, ScalingMode.AUTO, present=3)
+    (entry,) = server.decisions
+    assert entry.evidence == {"running": "0", "waiting": "0", "needed": "4", "arrivals_per_s": "2.5"}
+    assert entry.outcome == "Asked"

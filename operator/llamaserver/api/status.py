@@ -13,6 +13,8 @@ from llamaserver.api.conditions import Condition
 from llamaserver.api.enums import Binding, RestartState
 
 MAX_DECISIONS = 5
+MAX_INPUTS = 16
+"""Figures that one decision is told with."""
 MAX_PODS = 1000
 NOT_SEEN = -1
 """observedGeneration of a resource that no operator has seen. The schema fills it in: tools that judge by
@@ -167,6 +169,23 @@ class DecisionStatus(Group):
     from_: Short | None = Field(default=None, alias="from", description="The value before.")
     to: Short | None = Field(default=None, description="The value after.")
     reason: Text = Field(description="The rule that fired, and the figures it fired on.")
+    evidence: dict[str, Short] | None = Field(
+        default=None,
+        max_length=MAX_INPUTS,
+        description="What was known when it was decided, by name: the fleet's figures, named as in "
+        "status.observed, then the rule's own. Absent where nothing was.",
+    )
+    outcome: Text | None = Field(
+        default=None,
+        description="What came of it. Refused, with the engine's reason; Recommended; Asked, while replicas "
+        "come or go; Applied, and once figures are of the time after it what the latencies were before and "
+        "are since. Absent for Replacement and Restart, which status.recovery and status.restart tell of.",
+    )
+
+    @property
+    def identity(self) -> tuple[str | None, ...]:
+        """What was decided, whatever came of it."""
+        return self.time, self.pod, self.action, self.from_, self.to, self.reason
 
 
 class RecoveryStatus(Group):

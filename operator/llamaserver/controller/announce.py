@@ -11,7 +11,7 @@ from llamaserver.api.conditions import Condition, ConditionStatus, ConditionType
 from llamaserver.api.enums import Binding
 from llamaserver.api.status import Status
 from llamaserver.cluster import EventType, Recorder, Reference
-from llamaserver.controller.journal import REPLACEMENT, REPLICAS, RESTART
+from llamaserver.controller.journal import REFUSED, REPLACEMENT, REPLICAS, RESTART
 from llamaserver.desired import Outlook
 
 _GOOD = {"Healthy", "Idle"}
@@ -33,9 +33,9 @@ def news(before: Status, after: Status) -> Iterator[News]:
         found = _turned(old.get(condition.type), condition)
         if found is not None:
             yield found
-    known = set(before.decisions or ())
+    known = {decision.identity for decision in before.decisions or ()}
     for decision in reversed(after.decisions or ()):
-        if decision in known:
+        if decision.identity in known or (decision.outcome or "").startswith(REFUSED):
             continue
         if decision.action == REPLACEMENT:
             text = f"pod {decision.pod} is evicted, for another to take its place: {decision.reason}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from llamaserver.api.conditions import timestamp
-from llamaserver.api.status import DecisionStatus
+from llamaserver.api.status import MAX_INPUTS, DecisionStatus
 from llamaserver.control import Decision
 from llamaserver.controller.retune import InForce
 
@@ -17,18 +17,27 @@ REPLICAS = "Replicas"
 REPLACEMENT = "Replacement"
 RESTART = "Restart"
 
+APPLIED = "Applied"
+ASKED = "Asked"
+REFUSED = "Refused"
+RECOMMENDED = "Recommended"
+
 NO_FIGURES = "diagnosis/stale"
+SCALES = "Replicas"
+"""The control law's rule that gives the number of replicas."""
 RECOMMEND = "Recommend"
 """The control law's rule that names a setpoint without asking for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A pod whose engine runs with something else than before."""
+    """A pod whose engine runs with something else than before, or was asked to."""
 
     pod: str
     before: InForce
     after: InForce
+    refused: str = ""
+    """Why its engine does not; empty where it does."""
 
 
 def why(decision: Decision, pods: Collection[str]) -> str:
@@ -49,6 +58,22 @@ def why(decision: Decision, pods: Collection[str]) -> str:
     )
 
 
+def inputs(
+    decision: Decision, figures: Mapping[str, object], pods: Collection[str] = (), rule: str = ""
+) -> dict[str, str]:
+    """What was known when it was decided: the fleet's figures, then those of the rules that fired for these
+    pods, or of one rule that is about none. Of pods that moved alike the first one's are told.
+    """
+    told = {name: str(value) for name, value in figures.items()}
+    for verdict in decision.trail:
+        about = verdict.evidence.get("pod")
+        if verdict.fired and verdict.rule != NO_FIGURES and (about in pods or verdict.rule == rule):
+            for name, value in verdict.evidence.items():
+                if name != "pod":
+                    told.setdefault(name, _short(value))
+    return dict(list(told.items())[:MAX_INPUTS])
+
+
 def recommended(decision: Decision) -> dict[str, InForce]:
     """By pod: what would be set, where it is something else than what is in force. None leaves a knob."""
     found: dict[str, InForce] = {}
@@ -61,19 +86,24 @@ def recommended(decision: Decision) -> dict[str, InForce]:
 
 
 def retunes(
-    moves: Sequence[Move], reason: str, now: datetime, recommended: bool = False
+    moves: Sequence[Move],
+    reason: str,
+    now: datetime,
+    recommended: bool = False,
+    evidence: Mapping[str, str] | None = None,
 ) -> list[DecisionStatus]:
     """One entry a knob and a pair of values: pods that moved alike share one, so that a fleet does not fill
     the list.
     """
     entries: list[DecisionStatus] = []
     for action, read in ((NUM_SEQS, _seqs), (NUM_BATCHED_TOKENS, _tokens)):
-        alike: dict[tuple[int | None, int | None], list[str]] = {}
+        alike: dict[tuple[int | None, int | None, str], list[str]] = {}
         for move in moves:
-            pair = read(move.before), read(move.after)
-            if pair[0] != pair[1]:
-                alike.setdefault(pair, []).append(move.pod)
-        for (before, after), pods in alike.items():
+            before, after = read(move.before), read(move.after)
+            if before != after:
+                alike.setdefault((before, after, move.refused), []).append(move.pod)
+        for (before, after, refused), pods in alike.items():
+            done = f"{REFUSED}: {refused}" if refused else APPLIED
             text = reason if len(pods) == 1 else f"{len(pods)} pods: {reason}"
             entries.append(
                 DecisionStatus(
@@ -83,13 +113,20 @@ def retunes(
                     from_=None if before is None else str(before),
                     to=None if after is None else str(after),
                     reason=f"recommended: {text}" if recommended else text,
+                    evidence=dict(evidence) if evidence else None,
+                    outcome=RECOMMENDED if recommended else done,
                 )
             )
     return entries
 
 
 def scaled(
-    before: int | None, after: int, reason: str, now: datetime, recommended: bool = False
+    before: int | None,
+    after: int,
+    reason: str,
+    now: datetime,
+    recommended: bool = False,
+    evidence: Mapping[str, str] | None = None,
 ) -> DecisionStatus:
     """The entry for a change of the number of replicas."""
     return DecisionStatus(
@@ -98,6 +135,8 @@ def scaled(
         from_=None if before is None else str(before),
         to=str(after),
         reason=f"recommended: {reason}" if recommended else reason,
+        evidence=dict(evidence) if evidence else None,
+        outcome=RECOMMENDED if recommended else ASKED,
     )
 
 

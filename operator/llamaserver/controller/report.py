@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llamaserver.control import Decision
 from llamaserver.controller import retune
-from llamaserver.controller.runtime import IN_FORCE, PodReport, Report
+from llamaserver.controller.runtime import DRAINING, IN_FORCE, PodReport, Report
 from llamaserver.engine import Applied, Live, Refused, Unreachable, capability
 from llamaserver.observe import Failure, NoWindow, Sample, Unusable, Windows
 
@@ -131,7 +131,7 @@ def _pod_report(
         engine.max_num_active_seqs is not None and engine.running > engine.max_num_active_seqs
         for engine in sample.engines
     ):
-        state = "Draining"
+        state = DRAINING
     ceilings = [engine.max_num_seqs for engine in sample.engines if engine.max_num_seqs is not None]
     return PodReport(
         name=name,

@@ -12,7 +12,7 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.server import LlamaServer
 from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, RecoveryStatus, RestartStatus, Status
-from llamaserver.control import Decision, State
+from llamaserver.control import Decision, Observed, State
 from llamaserver.control.recovery import Replace
 from llamaserver.controller.downloads import Told
 from llamaserver.controller.queue import Key
@@ -20,6 +20,8 @@ from llamaserver.controller.retune import InForce
 from llamaserver.observe import Memory
 
 IN_FORCE = "InForce"
+DRAINING = "Draining"
+"""More sequences run than a lowered cap allows; none is started until they are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,16 @@ class Asked:
     """None where there was no answer."""
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A decision of which it is not told yet what came. Times are monotonic seconds."""
+
+    entry: DecisionStatus
+    before: Observed
+    at: float
+    holds_since: float | None = None
+
+
 @dataclass
 class Server:
     """One LlamaServer. `spec` is the last one that could be acted upon; `invalid` says that a newer one
@@ -99,6 +111,10 @@ class Server:
     """What the pods that download their model last answered."""
     ticking_since: float | None = None
     decisions: deque[DecisionStatus] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
+    followed: list[Followed] = field(default_factory=list)
+    """Of these it is not told yet what came of them."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By pod: why its engine refuses to be changed, as told among the decisions."""
 
     apply_problem: tuple[str, str] | None = None
     """Reason and message of a child that could not be made."""

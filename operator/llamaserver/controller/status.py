@@ -101,14 +101,15 @@ def tells_something_new(before: Status, after: Status) -> bool:
 
 def _measured(report: Report, before: Status, now: Moment) -> dict[str, object]:
     return {
-        "observed": _observed(report.decision.observed),
+        "observed": observed(report.decision.observed),
         "tuning": _tuning(report),
         "scaling": _scaling(report.decision),
         "diagnosis": _diagnosis(report.decision.diagnosis, before.diagnosis, now),
     }
 
 
-def _observed(seen: Observed) -> ObservedStatus | None:
+def observed(seen: Observed) -> ObservedStatus | None:
+    """The fleet's figures as people read them; None where none is known."""
     relation = "" if seen.itl_relation == "=" else seen.itl_relation
     status = ObservedStatus(
         inter_token_latency=None if seen.itl_s is None else f"{relation}{_duration(seen.itl_s)}",

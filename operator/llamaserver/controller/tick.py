@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.api.enums import PrefillBudget, ScalingMode, TuningMode
+from llamaserver.api.enums import PrefillBudget, TuningMode
 from llamaserver.control import Cause, Decision, Fleet, Learned, Limits, Objective, Setpoint, decide, initial
 from llamaserver.control.recovery import obstacle
-from llamaserver.controller import downloads, journal, pods, retune
+from llamaserver.controller import downloads, pods, retune
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.downloads import Told
 from llamaserver.controller.figures import Figures
 from llamaserver.controller.mandate import Mandate
+from llamaserver.controller.notes import Notes
 from llamaserver.controller.queue import Key, WorkQueue
-from llamaserver.controller.report import Outcome, after, report, telling, word
+from llamaserver.controller.report import Outcome, report, telling, word
 from llamaserver.controller.runtime import Report, Server
 from llamaserver.controller.standing import standing
 from llamaserver.desired.deployment import IMAGE_PULL_ALLOWANCE_S
@@ -73,6 +74,7 @@ class Ticker:
         self._monotonic = monotonic
         self._wall = wall
         self._times = times
+        self._notes = Notes(metrics, monotonic, wall)
         self._figures = Figures(
             engines, prometheus, monotonic=monotonic, every_s=times.every_s, scrape_s=times.scrape_s
         )
@@ -157,11 +159,13 @@ class Ticker:
         fleet = self._fleet(server, known)
         server.state, decision = decide(objective(spec), limits(spec, fleet), state, windows, fleet, now)
         outcomes = await self._change(server.key.namespace, spec, decision, targets, samples)
-        self._note_retunes(server, spec, decision, outcomes, samples)
-        self._note_replicas(server, spec, decision, fleet)
+        self._notes.retunes(server, spec, decision, outcomes, samples)
+        decided = self._notes.replicas(server, spec, decision, fleet)
         foreign = "" if self._mandate.may_change() else self._mandate.stranger
         told = report(self._monotonic(), asked_at, decision, results, windows, outcomes, foreign)
         told = server.newest = replace(told, generation=generation)
+        if self._notes.follow(server, told, fleet.ready) or decided:
+            self._queue.add(server.key)
         if server.report is None and not self._tells(server, decision, now):
             return
         before, server.report = server.report, told
@@ -254,69 +258,6 @@ class Ticker:
         took = [seconds for seconds in server.cold_starts.values() if seconds is not None]
         return statistics.median(took) if took else None
 
-    def _note_retunes(
-        self,
-        server: Server,
-        spec: EffectiveSpec,
-        decision: Decision,
-        outcomes: list[Outcome],
-        samples: Mapping[str, Sample],
-    ) -> None:
-        recommends = spec.tuning_mode is TuningMode.RECOMMEND and not spec.suspended
-        if recommends:
-            moves = self._recommendations(server, decision, samples)
-        else:
-            moves = [
-                journal.Move(outcome.change.pod, outcome.change.before, after(outcome.answer))
-                for outcome in outcomes
-                if isinstance(outcome.answer, Applied)
-            ]
-        reason = journal.why(decision, {move.pod for move in moves})
-        for entry in journal.retunes(moves, reason, self._wall(), recommended=recommends):
-            server.decisions.appendleft(entry)
-            self._metrics.decisions.labels(f"Recommend{entry.action}" if recommends else entry.action).inc()
-            _about(server.key).info("%s %s -> %s: %s", entry.action, entry.from_, entry.to, entry.reason)
-
-    def _recommendations(
-        self, server: Server, decision: Decision, samples: Mapping[str, Sample]
-    ) -> list[journal.Move]:
-        """What mode Recommend would do and has not said yet."""
-        named = journal.recommended(decision)
-        fresh = [pod for pod in sorted(named) if pod in samples and server.recommended.get(pod) != named[pod]]
-        server.recommended = named
-        return [
-            journal.Move(pod, before, _recommended(named[pod], before))
-            for pod in fresh
-            for before in [retune.in_force(samples[pod])]
-        ]
-
-    def _note_replicas(self, server: Server, spec: EffectiveSpec, decision: Decision, fleet: Fleet) -> None:
-        """Replicas go through reconcile, which is the one writer of the Deployment."""
-        if spec.suspended:
-            return
-        reason = decision.replicas_reason or decision.diagnosis.message
-        if spec.scaling_mode is ScalingMode.AUTO:
-            number = decision.replicas
-            before = fleet.replicas if server.decided_replicas is None else server.decided_replicas
-            if number is None or number == before:
-                return
-            server.decided_replicas = number
-            entry = journal.scaled(before, number, reason, self._wall())
-            self._queue.add(server.key)
-        elif spec.scaling_mode is ScalingMode.RECOMMEND:
-            number, told = decision.recommended_replicas, server.recommended_replicas
-            if number is None or number == told:
-                return
-            server.recommended_replicas = number
-            if number == fleet.replicas:
-                return
-            entry = journal.scaled(fleet.replicas, number, reason, self._wall(), recommended=True)
-        else:
-            return
-        server.decisions.appendleft(entry)
-        self._metrics.decisions.labels(entry.action).inc()
-        _about(server.key).info("replicas %s -> %s: %s", entry.from_, entry.to, entry.reason)
-
     def _wake(self, key: Key, before: Report | None, now: Report) -> None:
         """Have status looked at: at once when something happened, now and then when only figures moved."""
         if before is None or telling(before) != telling(now):
@@ -384,11 +325,6 @@ def _learned(server: Server) -> Learned | None:
     except ValueError:
         _about(server.key).warning("status.model is of another version; learning starts anew")
         return None
-
-
-def _recommended(named: retune.InForce, before: retune.InForce) -> retune.InForce:
-    budget = named.num_scheduled_tokens
-    return replace(named, num_scheduled_tokens=before.num_scheduled_tokens if budget is None else budget)
 
 
 def _about(key: Key) -> KeyLogger:
