@@ -20,6 +20,7 @@ from llamaserver.api.status import (
     DecisionStatus,
     DiagnosisStatus,
     EffectiveStatus,
+    EngineTuning,
     ObservedStatus,
     PodTuning,
     ScalingStatus,
@@ -61,7 +62,17 @@ def full_status() -> Status:
             ceiling=256,
             num_batched_tokens=1024,
             actuator=Actuator.LIVE,
-            pods=(PodTuning(name="chat-1", num_seqs=96, state="InForce"),),
+            pods=(
+                PodTuning(
+                    name="chat-1",
+                    num_seqs=96,
+                    state="Partial",
+                    engines=(
+                        EngineTuning(index=0, num_seqs=96, running=96, waiting=3, kv_cache_usage="0.63"),
+                        EngineTuning(index=1, num_seqs=256, running=22, waiting=0, kv_cache_usage="0.12"),
+                    ),
+                ),
+            ),
         ),
         scaling=ScalingStatus(desired_replicas=2, reason="demand fits two"),
         diagnosis=DiagnosisStatus(

@@ -23,7 +23,7 @@ from llamaserver.controller.facts import rollout as read_rollout
 from llamaserver.controller.journal import Move, recommended, retunes, scaled, why
 from llamaserver.controller.pods import Pod, Trouble
 from llamaserver.controller.retune import InForce
-from llamaserver.controller.runtime import PodReport, Report
+from llamaserver.controller.runtime import EngineReport, PodReport, Report
 from llamaserver.controller.status import Identity, Moment, compose, tells_something_new
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -436,6 +436,54 @@ def test_noise_in_figures_tells_nothing_new_and_events_do() -> None:
     assert tells_something_new(before, status(facts(report=report(cap=16)), before))
     assert tells_something_new(before, status(facts(report=report(Cause.AT_CAPACITY, False)), before))
     assert tells_something_new(before, status(facts(rollout=rollout(ready=0)), before))
+
+
+def several(name: str = "chat-0", state: str = "InForce", engines: int = 2, **first: Any) -> PodReport:
+    """A pod of several engines, whose first one is as said."""
+    one = EngineReport(index=0, num_seqs=32, running=30, waiting=4, kv_usage=0.631)
+    others = [replace(one, index=index, running=3, waiting=0, kv_usage=0.0) for index in range(1, engines)]
+    return PodReport(name, 32, 2048, 64, 33, 4, state, engines=(replace(one, **first), *others))
+
+
+def told(*pods: PodReport) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = status(facts(report=report(pods=pods))).to_dict()["tuning"]["pods"]
+    return listed
+
+
+def test_the_engines_of_a_pod_that_has_several_are_told_one_by_one() -> None:
+    (pod,) = told(several(state="Partial", num_seqs=64))
+    assert pod == {
+        "name": "chat-0",
+        "numSeqs": 32,
+        "state": "Partial",
+        "engines": [
+            {"index": 0, "numSeqs": 64, "running": 30, "waiting": 4, "kvCacheUsage": "0.63"},
+            {"index": 1, "numSeqs": 32, "running": 3, "waiting": 0, "kvCacheUsage": "0.00"},
+        ],
+    }
+    (unknown,) = told(several(num_seqs=None))
+    assert "numSeqs" not in unknown["engines"][0]
+    assert "engines" not in status(facts()).to_dict()["tuning"]["pods"][0]
+
+
+def test_so_many_engines_are_told_as_a_status_may_hold() -> None:
+    wide = told(several(engines=100))
+    assert [len(pod["engines"]) for pod in wide] == [32]
+    many = [several(f"chat-{number:03}", engines=8) for number in range(100)]
+    many[-1] = replace(many[-1], state="Partial")
+    listed = told(*many)
+    assert sum(len(pod.get("engines", ())) for pod in listed) == 512
+    assert len(listed[-1]["engines"]) == 8, "the one that needs to be understood is told"
+    assert "engines" not in listed[-2]
+    assert [pod["name"] for pod in listed] == [pod.name for pod in many]
+
+
+def test_an_engines_load_tells_nothing_new_and_its_cap_does() -> None:
+    before = status(facts(report=report(pods=(several(),))))
+    busier = status(facts(report=report(pods=(several(running=9, waiting=0, kv_usage=0.2),))), before)
+    assert busier.tuning is not None
+    assert not tells_something_new(before, busier)
+    assert tells_something_new(before, status(facts(report=report(pods=(several(num_seqs=64),))), before))
 
 
 def test_a_transition_is_dated_once() -> None:

@@ -16,6 +16,8 @@ MAX_DECISIONS = 5
 MAX_INPUTS = 16
 """Figures that one decision is told with."""
 MAX_PODS = 1000
+MAX_ENGINES = 32
+"""Of one pod."""
 NOT_SEEN = -1
 """observedGeneration of a resource that no operator has seen. The schema fills it in: tools that judge by
 kstatus take a resource without any status for ready.
@@ -77,15 +79,40 @@ class ObservedStatus(Group):
     )
 
 
+class EngineTuning(Group):
+    """One engine of a pod that has several: the cap it runs with, and its load."""
+
+    index: int = Field(
+        ge=0, description="Index of the engine in its pod, as in the label `engine` of vLLM's metrics."
+    )
+    num_seqs: int | None = Field(
+        default=None, ge=0, description="The cap in force in this engine, read back from it."
+    )
+    running: int | None = Field(default=None, ge=0, description="Sequences running in this engine.")
+    waiting: int | None = Field(default=None, ge=0, description="Requests waiting for this engine.")
+    kv_cache_usage: Figure | None = Field(
+        default=None, description="Share of this engine's KV cache in use, 0 to 1, e.g. 0.63."
+    )
+
+
 class PodTuning(Group):
     """One pod and the cap it runs with."""
 
     name: Annotated[str, Field(max_length=253)] = Field(description="Name of the pod.")
     num_seqs: int | None = Field(
-        default=None, ge=0, description="The cap in force in this pod, read back from its engine."
+        default=None,
+        ge=0,
+        description="The cap in force in this pod, read back from its engine; the lowest of several.",
     )
     state: Short = Field(
-        description="InForce, or why the cap is not what was asked for, in one CamelCase word."
+        description="InForce, or why the cap is not what was asked for, in one CamelCase word. Partial: the "
+        "engines of the pod differ."
+    )
+    engines: tuple[EngineTuning, ...] | None = Field(
+        default=None,
+        max_length=MAX_ENGINES,
+        description="The engines one by one, where the pod has several.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from llamaserver.control import Decision
 from llamaserver.controller import retune
-from llamaserver.controller.runtime import DRAINING, IN_FORCE, PodReport, Report
+from llamaserver.controller.runtime import DRAINING, IN_FORCE, EngineReport, PodReport, Report
 from llamaserver.engine import Applied, Live, Refused, Unreachable, capability
 from llamaserver.observe import Failure, NoWindow, Sample, Unusable, Windows
 
@@ -142,6 +142,25 @@ def _pod_report(
         waiting=sum(engine.waiting for engine in sample.engines) if told else None,
         state=state,
         message=message,
+        engines=_engine_reports(sample, answer) if len(sample.engines) > 1 else (),
+    )
+
+
+def _engine_reports(
+    sample: Sample, answer: Applied | Refused | Unreachable | None
+) -> tuple[EngineReport, ...]:
+    """The engines of a pod as they were read, each with the cap that was read back after a change."""
+    changed = answer.engines if isinstance(answer, Applied) else ()
+    caps = {engine.engine: engine.max_num_active_seqs for engine in changed}
+    return tuple(
+        EngineReport(
+            index=engine.engine,
+            num_seqs=caps.get(engine.engine, engine.max_num_active_seqs),
+            running=engine.running,
+            waiting=engine.waiting,
+            kv_usage=engine.kv_usage,
+        )
+        for engine in sorted(sample.engines, key=lambda engine: engine.engine)
     )
 
 
@@ -188,7 +207,11 @@ def telling(report: Report) -> object:
         decision.observed.slo_met,
         decision.recommended_replicas,
         tuple(
-            (pod.name, pod.num_seqs, pod.num_scheduled_tokens, pod.ceiling, pod.state) for pod in report.pods
+            (
+                *(pod.name, pod.num_seqs, pod.num_scheduled_tokens, pod.ceiling, pod.state),
+                tuple(engine.num_seqs for engine in pod.engines),
+            )
+            for pod in report.pods
         ),
         frozenset(report.silent),
         frozenset(report.unavailable),

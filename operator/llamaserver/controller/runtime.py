@@ -25,6 +25,17 @@ DRAINING = "Draining"
 
 
 @dataclass(frozen=True, slots=True)
+class EngineReport:
+    """One of the engines of a pod. `num_seqs` is its cap in force, None where it does not tell."""
+
+    index: int
+    num_seqs: int | None
+    running: int
+    waiting: int
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True)
 class PodReport:
     """One pod that was asked. `state` is `InForce`, or one CamelCase word for why the cap is not what was
     wanted.
@@ -38,6 +49,8 @@ class PodReport:
     waiting: int | None
     state: str
     message: str = ""
+    engines: tuple[EngineReport, ...] = ()
+    """One by one, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)

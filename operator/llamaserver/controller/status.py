@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -10,10 +10,12 @@ from llamaserver.api.conditions import Condition, set_condition, timestamp
 from llamaserver.api.duration import format_duration
 from llamaserver.api.names import selector_text
 from llamaserver.api.status import (
+    MAX_ENGINES,
     MAX_PODS,
     Actuator,
     DecisionStatus,
     DiagnosisStatus,
+    EngineTuning,
     ObservedStatus,
     PodTuning,
     RecoveryStatus,
@@ -25,9 +27,11 @@ from llamaserver.api.status import (
 from llamaserver.control import Decision, Diagnosis, Learned, Observed
 from llamaserver.controller.conditions import judge
 from llamaserver.controller.facts import Facts
-from llamaserver.controller.runtime import Report
+from llamaserver.controller.runtime import IN_FORCE, EngineReport, PodReport, Report
 
 _EVIDENCE = 32
+TOLD_ENGINES = 512
+"""Engines that are told one by one, of all pods: what etcd takes has its limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +141,30 @@ def _tuning(report: Report) -> TuningStatus | None:
         num_batched_tokens=min(budgets, default=None),
         binding=report.decision.binding,
         actuator=Actuator.LIVE if live else Actuator.UNAVAILABLE,
-        pods=tuple(
-            PodTuning(name=pod.name, num_seqs=pod.num_seqs, state=pod.state) for pod in report.pods[:MAX_PODS]
-        ),
+        pods=_pods(report.pods[:MAX_PODS]),
+    )
+
+
+def _pods(pods: Sequence[PodReport]) -> tuple[PodTuning, ...]:
+    """The pods, with their engines as long as there is room; those with a word to explain come first."""
+    told: dict[str, tuple[EngineTuning, ...]] = {}
+    room = TOLD_ENGINES
+    for pod in sorted(pods, key=lambda pod: pod.state == IN_FORCE):
+        told[pod.name] = tuple(map(_engine, pod.engines[: min(MAX_ENGINES, room)]))
+        room -= len(told[pod.name])
+    return tuple(
+        PodTuning(name=pod.name, num_seqs=pod.num_seqs, state=pod.state, engines=told[pod.name] or None)
+        for pod in pods
+    )
+
+
+def _engine(one: EngineReport) -> EngineTuning:
+    return EngineTuning(
+        index=one.index,
+        num_seqs=one.num_seqs,
+        running=one.running,
+        waiting=one.waiting,
+        kv_cache_usage=f"{one.kv_usage:.2f}",
     )
 
 
@@ -195,7 +220,10 @@ def _core(status: Status) -> object:
             tuning.num_batched_tokens,
             tuning.binding,
             tuning.actuator,
-            tuning.pods,
+            [
+                (pod.name, pod.num_seqs, pod.state, [engine.num_seqs for engine in pod.engines or ()])
+                for pod in tuning.pods or ()
+            ],
         )
         if tuning
         else None,
