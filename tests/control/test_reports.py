@@ -86,6 +86,29 @@ def test_gauges_left_over_after_an_abort_of_all_move_nothing() -> None:
     assert {d.diagnosis.cause for d in decisions[1:12]} == {Cause.STALE}
 
 
+ABORTS = 'vllm:request_success_total{engine="0",model_name="m",finished_reason="abort"} '
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["it serves", "it hangs"])
+def test_whether_a_release_counts_aborted_requests_changes_no_cause_and_no_decision(hangs: bool) -> None:
+    """Every second client gives up; the counter rises with each of them, stays 0, or is not there."""
+    plant = Engine(CPU_24M)
+    plant.load(streams=40)
+    told: dict[str, list[tuple[float, Sample | Failure]]] = {"rises": [], "stays": [], "is missing": []}
+    for i in range(1, 100):
+        at = 2.0 * i
+        if not hangs or at < 20.0:
+            plant.run_until(at)
+        text = speech.metrics(plant)
+        for kind, added in (("rises", f"{ABORTS}{plant.finished + i}.0"), ("stays", f"{ABORTS}0.0")):
+            told[kind].append((at, parse_exposition(f"{text}\n{added}\n", at, "uid/0")))
+        told["is missing"].append((at, parse_exposition(text, at, "uid/0")))
+    rises, stays, missing = (ticks(answers) for answers in told.values())
+    assert rises == stays == missing
+    assert rises[-1].diagnosis.cause is (Cause.STALLED if hangs else missing[-1].diagnosis.cause)
+    assert (rises[-1].diagnosis.cause is Cause.STALLED) == hangs
+
+
 def test_admission_stuck_on_deferred_requests_is_not_answered_with_a_higher_cap() -> None:
     """Running 4, 473 deferred and 19 in the queue, cache 20 %, half a token a second."""
     answers, made = [], document(running=4, waiting=492, waiting_deferred=473, max_num_active_seqs=32)

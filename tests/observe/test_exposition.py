@@ -38,8 +38,19 @@ def test_release_0_32_with_two_engines() -> None:
     found = parsed(read("v0.32.0_generated_dp2.prom"))
     assert found.source is Source.METRICS
     assert [e.waiting for e in found.engines] == [12, 5]  # not 12 + 12 and 5 + 5: by_reason is another family
+    assert [(e.generation_tokens, e.step_tokens) for e in found.engines] == [(1280, 1280), (1200, 1200)]
     assert not found.writable
     assert found.prompt_tokens is None  # not exposed there: unknown, not zero
+
+
+def test_where_steps_are_not_counted_they_worked_on_the_prompts_and_what_was_generated() -> None:
+    text = read("v0.5.0_V0_datadog.prom")
+    prompts = 'vllm:prompt_tokens_total{model_name="facebook/opt-125m"} '
+    assert "iteration_tokens" not in text + prompts
+    (own,) = parsed(f"{text}\n{prompts}21.0\n").engines
+    assert (own.generation_tokens, own.step_tokens) == (7, 28)
+    (own,) = parsed(text).engines
+    assert (own.generation_tokens, own.step_tokens) == (7, None)
 
 
 @pytest.mark.parametrize("body", ["", "\n \n", "<html><body>404</body></html>", "# HELP nothing here\n"])

@@ -200,6 +200,8 @@ def test_an_engine_without_sums_still_tells_its_state(live: dict[str, Any]) -> N
     assert isinstance(found, Sample)
     assert (found.reason, found.message, found.writable) == ("TunerFailed", "boom", False)
     assert (found.engines[0].decode_steps, found.engine_steps) == (None, None)
+    # What tells then whether it gets on.
+    assert found.engines[0].generation_tokens == live["requests"]["0"]["generation_tokens"]
     assert found.engines[0].running == live["engines"][0]["running"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +21,16 @@ from llamaserver.observe import (
     Unusable,
     Window,
     advance,
+    parse_exposition,
 )
-from observe.samples import engine, histogram, sample
+from observe.samples import engine, histogram, read, sample
 
 MISSING = (Unusable.UNREACHABLE, Unusable.LYING, Unusable.MISSING, Unusable.UNKNOWN_SCHEMA)
 SILENT = (Unusable.ENGINE_SILENT, Unusable.STALE)
+
+
+REFUSED = histogram(0, 100, 0, 1)
+"""As it is after one of the requests that an engine has in hand was ended before its next token."""
 
 
 def tuned(at: float = 10.0, steps: int = 25, **changes: Any) -> Sample:
@@ -59,23 +65,32 @@ def test_work_without_a_step_is_still_since_the_last_one() -> None:
     "sign",
     [
         {"generation_tokens": 101},
-        {"prompt_tokens": 1001},
         {"engine_steps": 26},
-        {"itl": histogram(0, 101, 0, 0)},
         {"engines": (engine(kv_usage=0.21),)},
         {"engines": (engine(preemptions=1),)},
     ],
-    ids=[
-        "a token",
-        "a prompt",
-        "a step",
-        "a latency",
-        "a block in the middle of a long prompt",
-        "a preemption",
-    ],
+    ids=["a token", "a step", "a block in the middle of a long prompt", "a preemption"],
 )
 def test_whatever_grows_is_getting_on(sign: dict[str, object]) -> None:
     assert stills(sample(10.0), sample(200.0, **sign))[1] is None
+
+
+def test_where_no_step_is_told_prompts_stand_for_them() -> None:
+    """Releases that count no steps count a prompt chunk by chunk, as its steps go."""
+    first, second = (sample(at, engine_steps=None) for at in (10.0, 200.0))
+    assert stills(first, replace(second, prompt_tokens=1001))[1] is None
+    assert stills(first, second)[1] is not None
+
+
+@pytest.mark.parametrize("source", Source)
+def test_a_prompt_of_many_minutes_gets_on_with_every_block(source: Source) -> None:
+    """Nothing is counted of it until its first token, 8 minutes later."""
+    own = engine(running=1, generation_tokens=100, step_tokens=1100)
+    chunks = [
+        sample(10.0 + 20.0 * i, source=source, engines=(replace(own, kv_usage=0.2 + 0.02 * i),))
+        for i in range(25)
+    ]
+    assert stills(*chunks) == [None] * 25
 
 
 @pytest.mark.parametrize(
@@ -83,16 +98,48 @@ def test_whatever_grows_is_getting_on(sign: dict[str, object]) -> None:
     [
         {"arrived": 9},
         {"finished": 5},
+        {"prompt_tokens": 1900, "cached_prompt_tokens": 400},
+        {"prompt_tokens": 1900, "ttft": histogram(0, 0, 0, 9)},
+        {"itl": REFUSED},
         {"engines": (engine(waiting=7),)},
         {"engines": (engine(running=3, kv_usage=0.1),)},
     ],
-    ids=["clients that ask anew", "clients that give up", "a longer queue", "an abort that frees blocks"],
+    ids=[
+        "clients that ask anew",
+        "clients that give up",
+        "prompts of those who gave up",
+        "prompts of those who gave up, as first tokens",
+        "a latency of one that was ended",
+        "a longer queue",
+        "an abort that frees blocks",
+    ],
 )
-def test_clients_that_come_and_go_in_front_of_it_are_no_progress(noise: dict[str, object]) -> None:
-    before = sample(10.0, arrived=4)
+@pytest.mark.parametrize("source", Source)
+def test_clients_that_come_and_go_in_front_of_it_are_no_progress(
+    source: Source, noise: dict[str, object]
+) -> None:
+    before = sample(10.0, source=source, arrived=4)
     found = stills(before, replace(before, at=200.0, **noise))[1]  # type: ignore[arg-type]
     assert found is not None
     assert found.since == 10.0
+
+
+def test_clients_that_give_up_for_an_hour_do_not_hide_it() -> None:
+    """Each counts its prompt when it is aborted, and asks again; whether the core tells of it or not."""
+    own = engine(generation_tokens=100, step_tokens=1100)
+    asked = [
+        sample(
+            10.0 + 30.0 * i,
+            prompt_tokens=1000 + 100 * i,
+            finished=1 + i,
+            engine_steps=25 + i,
+            engines=(replace(own, running=3 + i % 2, waiting=i % 5),),
+        )
+        for i in range(120)
+    ]
+    found = stills(*asked)[-1]
+    assert found is not None
+    assert (found.since, found.until, found.doubt) == (10.0, 3580.0, Doubt.METRICS)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +169,66 @@ def test_one_of_two_engines_hangs_behind_the_other() -> None:
     assert isinstance(found, Window)
     assert found.still is not None
     assert (found.still.since, found.still.running, found.still.engine) == (10.0, 7, 1)
+
+
+def two(at: float, generated: tuple[int, int], text: str = "") -> Sample:
+    """Two engines of a pod, as their /metrics is: what each has generated, and beside it of its steps."""
+    text = text or read("v0.32.0_generated_dp2_excerpt.prom")
+    for index, (was, now) in enumerate(zip((1280, 1200), generated, strict=True)):
+        for name in ("generation_tokens_total", "iteration_tokens_total_sum"):
+            series = f'vllm:{name}{{engine="{index}",model_name="llama-8b"}} '
+            assert f"{series}{was}.0" in text
+            text = text.replace(f"{series}{was}.0", f"{series}{now}.0")
+    found = parse_exposition(text, at, "uid/0")
+    assert isinstance(found, Sample), found
+    return found
+
+
+@pytest.mark.parametrize("hangs", [0, 1])
+def test_one_of_two_engines_hangs_behind_the_other_by_metrics_alone(hangs: int) -> None:
+    """Whose figures are added up, the pod gets on."""
+    told = [two(10.0 + 20 * i, (1280 + 500 * i * hangs, 1200 + 500 * i * (1 - hangs))) for i in range(9)]
+    found = stills(*told)[-1]
+    assert found is not None
+    assert (found.since, found.until, found.engine) == (10.0, 170.0, hangs)
+    assert (found.running, found.waiting) == ((64, 12) if hangs == 0 else (60, 3))
+    assert found.doubt is Doubt.METRICS
+
+
+def test_two_engines_of_which_each_gets_on_now_and_then_hang_neither() -> None:
+    told = [two(10.0 + 20 * i, (1280 + 500 * (i // 2), 1200 + 500 * ((i + 1) // 2))) for i in range(9)]
+    found = [still for still in stills(*told) if still is not None]
+    assert found, "one of the two stands still at any time"
+    assert all(still.until - still.since <= 20.0 for still in found)
+
+
+def test_a_step_that_only_says_that_a_request_was_refused_is_none() -> None:
+    """A core whose steps hang may still refuse requests at its door, and each is counted as a step of no
+    tokens.
+    """
+    text = read("v0.32.0_generated_dp2_excerpt.prom")
+    refused = re.sub(r'(iteration_tokens_total_(?:bucket|count)\{engine="1",.*) 20.0', r"\1 25.0", text)
+    assert refused.count(" 25.0") == 2
+    found = stills(two(10.0, (1280, 1200)), two(170.0, (1900, 1200), refused))[1]
+    assert found is not None
+    assert found.engine == 1
+
+
+def test_where_counters_do_not_tell_engines_apart_the_pod_gets_on_as_a_whole() -> None:
+    text = read("v0.32.0_generated_dp2_excerpt.prom")
+    counters = r"(generation_tokens_total|iteration_tokens_total_\w+)\{"
+    of_one = re.sub(counters + r'engine="1",.*\n', "", text)
+    of_pod = re.sub(counters + r'engine="0",', r"\1{", of_one)
+    assert of_pod.count("generation_tokens_total{model_name") == 1
+    told = [
+        parse_exposition(re.sub(r"(generation_tokens_total\{.*) \S+", rf"\1 {made}.0", of_pod), at, "uid/0")
+        for at, made in ((10.0, 1280), (150.0, 1281), (290.0, 1281))
+    ]
+    assert all(isinstance(one, Sample) and len(one.engines) == 2 for one in told)
+    found = stills(*told)
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+    assert found[2].since == 150.0
 
 
 @pytest.mark.parametrize("why", SILENT)
@@ -177,7 +284,8 @@ def test_an_idle_engine_that_falls_silent_is_told_without_work() -> None:
 @pytest.mark.parametrize("source", Source)
 def test_only_the_schedulers_own_account_is_certain(source: Source) -> None:
     """Gauges left over after all requests were aborted look the same, whoever passes them on."""
-    own = engine(paused=False)
+    steps = StepMoments(n=25)
+    own = engine(paused=False, decode_steps=steps, mixed_steps=steps)
     found = stills(*(sample(at, source=source, engines=(own,)) for at in (10.0, 150.0)))[1]
     assert found is not None
     assert (found.doubt is None) == (source in (Source.TUNER, Source.TUNER_AND_METRICS))
@@ -187,6 +295,15 @@ def test_what_a_prometheus_tells_is_doubted_for_what_it_is() -> None:
     found = stills(*(sample(at, source=Source.PROMETHEUS) for at in (10.0, 150.0)))[1]
     assert found is not None
     assert found.doubt is Doubt.PROMETHEUS
+
+
+@pytest.mark.parametrize("source", [Source.TUNER, Source.TUNER_AND_METRICS])
+def test_a_tuner_that_counts_no_steps_any_more_is_not_certain(source: Source) -> None:
+    """It has only what a front end counts, like everybody."""
+    own = engine(paused=False, generation_tokens=100)
+    found = stills(*(sample(at, source=source, engines=(own,)) for at in (10.0, 150.0)))[1]
+    assert found is not None
+    assert found.doubt is Doubt.STEPS_UNKNOWN
 
 
 def test_a_tuner_that_does_not_tell_whether_somebody_paused_the_engine_is_not_certain() -> None:

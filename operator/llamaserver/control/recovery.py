@@ -153,6 +153,8 @@ def _doubt(engine: StalledEngine) -> str:
             )
         case Doubt.PROMETHEUS:
             return "figures of a Prometheus may show requests that were aborted long ago"
+        case Doubt.STEPS_UNKNOWN:
+            return "its tuner has ceased to count the engine's steps"
         case Doubt.PAUSE_UNKNOWN:
             return "its tuner is too old to tell whether somebody told the engine to pause"
     if not engine.worked:

@@ -1,14 +1,15 @@
 """Prometheus exposition text of a vLLM pod -> Sample, or a Failure that says what is wrong with it.
 
 Only the lines that `names` knows are parsed, by prometheus-client's own parser. A pod with data-parallel
-engines has one series an engine: counters, buckets and queue lengths are summed, KV usage is kept per engine.
+engines has one series an engine: counters and buckets are summed, and what tells an engine that hangs from
+one that serves beside it (queue lengths, KV usage, tokens) is kept per engine.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -116,6 +117,13 @@ class _Scrape:
             sums[_engine(labels)] += _finite(candidates[0], value)
         return sums
 
+    def apart(self, candidates: Sequence[str], engines: Iterable[int]) -> dict[int, int]:
+        """A counter of each of these engines; empty where it is missing, or not told by engine."""
+        sums: dict[int, int] = defaultdict(int)
+        for labels, value in self.plain(candidates):
+            sums[_engine(labels)] += _whole(candidates[0], value)
+        return sums if set(sums) == set(engines) else {}
+
     def total(self, candidates: Sequence[str]) -> int | None:
         """The sum over all series, None when the figure is missing."""
         found = self.plain(candidates)
@@ -191,6 +199,19 @@ def _engine(labels: Labels) -> int:
     return int(raw)
 
 
+def _finished(scrape: _Scrape) -> int | None:
+    """Requests that have ended by themselves. Releases differ in whether they count those that were aborted,
+    so none of them are: engines are judged alike whatever their release.
+    """
+    name = names.FINISHED[0]
+    ended = [
+        _whole(name, value)
+        for labels, value in scrape.plain(names.FINISHED)
+        if labels.get(names.FINISHED_REASON) != names.ABORT
+    ]
+    return sum(ended) if ended else None
+
+
 def _capacity_tokens(scrape: _Scrape) -> dict[int | None, int]:
     """KV capacity in tokens by engine, under None where the series carries no engine label."""
     capacity: dict[int | None, int] = {}
@@ -222,6 +243,19 @@ def _deferred(scrape: _Scrape) -> dict[int, int]:
     return deferred
 
 
+def _step_tokens(scrape: _Scrape, generated: Mapping[int, int]) -> dict[int, int]:
+    """Tokens of each engine's steps; prompts and what was `generated` where the release does not count by
+    step.
+
+    The sum of the histogram and not its count: vLLM observes a step of no tokens whenever its core ends a
+    request, also one that was refused or aborted before any step.
+    """
+    if found := scrape.apart([f"{name}_sum" for name in names.STEPS], generated):
+        return found
+    prompts = scrape.apart(names.PROMPT_TOKENS, generated)
+    return {engine: tokens + generated[engine] for engine, tokens in prompts.items()}
+
+
 def _engines(scrape: _Scrape) -> tuple[EngineState, ...]:
     running, waiting = scrape.by_engine(names.RUNNING), scrape.by_engine(names.WAITING)
     kv, preemptions = scrape.by_engine(names.KV_USAGE), scrape.by_engine(names.PREEMPTIONS)
@@ -231,6 +265,8 @@ def _engines(scrape: _Scrape) -> tuple[EngineState, ...]:
         raise _BadError(Unusable.LYING, f"{names.KV_USAGE[0]} is {worst}")
     capacity, deferred = _capacity_tokens(scrape), _deferred(scrape)
     cap, ceiling, budget = (scrape.tuner(n) for n in (names.CAP, names.CEILING, names.BUDGET))
+    generated = scrape.apart(names.GENERATION_TOKENS, running)
+    step_tokens = _step_tokens(scrape, generated)
     return tuple(
         EngineState(
             engine=engine,
@@ -243,6 +279,8 @@ def _engines(scrape: _Scrape) -> tuple[EngineState, ...]:
             max_num_seqs=ceiling.get(engine),
             max_num_active_seqs=cap.get(engine),
             max_num_scheduled_tokens=budget.get(engine),
+            generation_tokens=generated.get(engine),
+            step_tokens=step_tokens.get(engine),
         )
         for engine in sorted(running)
     )
@@ -270,6 +308,6 @@ def _sample(scrape: _Scrape, at: float, incarnation: str) -> Sample:
         prompt_tokens=scrape.total(names.PROMPT_TOKENS),
         cached_prompt_tokens=scrape.total(names.CACHED_PROMPT_TOKENS),
         generation_tokens=generated,
-        finished=scrape.total(names.FINISHED),
+        finished=_finished(scrape),
         engine_steps=None if steps is None else steps.count,
     )

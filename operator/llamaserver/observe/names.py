@@ -24,6 +24,7 @@ PROMPT_TOKENS = ("prompt_tokens_total",)
 CACHED_PROMPT_TOKENS = ("prompt_tokens_cached_total", "prefix_cache_hits_total")
 GENERATION_TOKENS = ("generation_tokens_total",)
 FINISHED = ("request_success_total",)
+FINISHED_REASON, ABORT = "finished_reason", "abort"
 ITL = (
     "inter_token_latency_seconds",
     "time_per_output_token_seconds",

@@ -109,12 +109,20 @@ def with_requests(report: EngineReport, metrics: Sample) -> Sample:
         at=report.at,
         incarnation=report.incarnation,
         source=Source.TUNER_AND_METRICS,
-        engines=report.engines,
+        engines=_counted(report.engines, {one.engine: one.generation_tokens for one in metrics.engines}),
         queue=metrics.queue if report.queue is None else report.queue,
         engine_steps=metrics.engine_steps if report.engine_steps is None else report.engine_steps,
         arrived=report.arrived,
         clock_s=report.clock_s,
         writable=report.writable,
+    )
+
+
+def _counted(engines: tuple[EngineState, ...], tokens: Mapping[int, int | None]) -> tuple[EngineState, ...]:
+    """The engines, with the front end's count of tokens where the scheduler's of steps is missing."""
+    return tuple(
+        replace(one, generation_tokens=tokens.get(one.engine)) if one.decode_steps is None else one
+        for one in engines
     )
 
 
@@ -425,6 +433,7 @@ def _sample(root: _Node, report: EngineReport) -> Sample:
         known = [count for node in requests if (count := node.optional_integer(key)) is not None]
         return sum(known) if len(known) == len(requests) else None
 
+    tokens = {key: node.integer("generation_tokens") for key, node in zip(group.raw, requests, strict=True)}
     allowed, made = (optional_total(f"{kind}_tokens_bounded_finished") for kind in ("max", "generation"))
 
     itl = _added(requests, "itl")
@@ -436,14 +445,14 @@ def _sample(root: _Node, report: EngineReport) -> Sample:
         at=report.at,
         source=Source.TUNER,
         incarnation=report.incarnation,
-        engines=report.engines,
+        engines=_counted(report.engines, {e.engine: tokens.get(str(e.engine)) for e in report.engines}),
         itl=itl,
         tpot=_added(requests, "tpot"),
         ttft=_added(requests, "ttft"),
         queue=finished_waits if report.queue is None else report.queue,
         prompt_tokens=total("prompt_tokens"),
         cached_prompt_tokens=total("cached_prompt_tokens"),
-        generation_tokens=total("generation_tokens"),
+        generation_tokens=sum(tokens.values()),
         finished=_finished(requests),
         engine_steps=report.engine_steps,
         arrived=total("arrived"),

@@ -1,7 +1,11 @@
 """Which engines have work and do not get on, by their pods' own account.
 
 An engine gets on when any of its steps, tokens or blocks of KV cache becomes more. Requests that arrive, end
-or are aborted are no progress: clients that give up and ask again go on in front of an engine that hangs.
+or are aborted are no progress: clients that give up and ask again go on in front of an engine that hangs. So
+of what a front end counts only tokens that steps worked on testify. It counts prompts, first tokens,
+latencies and steps of whatever its core tells it of a request, also that it was refused or aborted. A prompt
+that takes many steps is counted only when it is through; its blocks of KV cache tell of it until then.
+
 Work is what a working engine would get on with; a session that waits for its user, a request that waits for
 an adapter, and all requests of an engine that was told to pause are none.
 
@@ -126,25 +130,29 @@ def _doubt(source: Source, engine: EngineState) -> Doubt | None:
         return Doubt.PROMETHEUS
     if source not in (Source.TUNER, Source.TUNER_AND_METRICS):
         return Doubt.METRICS
+    if _steps(engine) is None:
+        return Doubt.STEPS_UNKNOWN
     return Doubt.PAUSE_UNKNOWN if engine.paused is None else None
 
 
 def _progress(sample: Sample, engine: EngineState) -> tuple[int | None, ...]:
-    """What grows when this engine gets on. The pod's sums say nothing of one of several engines whose own
-    steps are known.
+    """What grows when this engine gets on: the scheduler's count of its steps, and tokens by the front end's.
+
+    The pod's sums are those of its only engine, or stand for all where nothing tells them apart; prompts
+    count only where nothing tells of steps.
     """
+    if (steps := _steps(engine)) is not None:
+        generated = sample.generation_tokens if len(sample.engines) == 1 else None
+        return (*steps, generated, engine.preemptions)
+    if engine.generation_tokens is not None:
+        return (engine.generation_tokens, engine.step_tokens, engine.preemptions)
+    steps_of_pod = sample.prompt_tokens if sample.engine_steps is None else sample.engine_steps
+    return (sample.generation_tokens, steps_of_pod, engine.preemptions)
+
+
+def _steps(engine: EngineState) -> tuple[int, ...] | None:
     decode, mixed = engine.decode_steps, engine.mixed_steps
-    whole = (
-        sample.generation_tokens,
-        sample.prompt_tokens,
-        sample.cached_prompt_tokens,
-        sample.engine_steps,
-        sample.itl.count,
-    )
-    if decode is None or mixed is None:
-        return (*whole, engine.preemptions)
-    own = (decode.n, mixed.n, engine.skipped_steps, engine.preemptions)
-    return own if len(sample.engines) > 1 else (*whole, *own)
+    return None if decode is None or mixed is None else (decode.n, mixed.n, engine.skipped_steps)
 
 
 def _silent(before: Course, failure: Failure) -> Course:

@@ -49,6 +49,8 @@ class Doubt(StrEnum):
     """/metrics alone may show requests that were aborted long ago."""
     PROMETHEUS = "Prometheus"
     """The same figures, and older ones."""
+    STEPS_UNKNOWN = "StepsUnknown"
+    """The tuner does not count the scheduler's steps, and the front end's counters speak in their place."""
     PAUSE_UNKNOWN = "PauseUnknown"
     """The tuner does not tell whether the engine was told to pause."""
 
@@ -164,6 +166,12 @@ class EngineState:
     """Somebody told the engine to stand still (vLLM's /pause and /sleep); None where that is not known."""
     skipped_steps: int = 0
     """Steps that were made and are not among the step sums."""
+    generation_tokens: int | None = None
+    """Cumulative tokens that it has generated, as its front end counts; None where the pod's engines are not
+    told apart there.
+    """
+    step_tokens: int | None = None
+    """Cumulative tokens that its steps worked on, of prompts and generated, by the same count."""
 
     @property
     def movable(self) -> int:
