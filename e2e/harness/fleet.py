@@ -146,7 +146,7 @@ class Fleet(Server):
         seconds while engines fill every core.
         """
         url = f"http://{pod}:{ENGINE_PORT}" if pod else self.address()
-        until("the address to answer", lambda: self._healthy(url), ANSWER_S, seen=self.describe)
+        until("the address to answer", lambda: self.healthy(url), ANSWER_S, seen=self.describe)
         with tempfile.TemporaryFile("w+") as errors:
             process = self.kube.start(
                 *(sys.executable, str(STREAMS), "--url", url, "--model", MODEL),
@@ -159,7 +159,8 @@ class Fleet(Server):
             finally:
                 load.stop()
 
-    def _healthy(self, url: str) -> bool:
+    def healthy(self, url: str) -> bool:
+        """Whether the server at a URL answers /health with 200."""
         try:
             self.kube.run("curl", "-sf", "-m", "5", f"{url}{HEALTH}", timeout=10)
         except KubeError:
@@ -174,6 +175,23 @@ class Fleet(Server):
 
     def kill_container(self, pod: Object, container: str) -> None:
         """End a container's process with SIGKILL, behind the kubelet's back."""
-        (status,) = (c for c in pod["status"]["containerStatuses"] if c["name"] == container)
-        identity = status["containerID"].rpartition("/")[2]
-        self.node.exec("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", identity)
+        self._tasks("kill", "--signal=SIGKILL", _identity(pod, container))
+
+    def stop_process(self, pod: Object, container: str, title: str) -> None:
+        """Have the one process of this title in a container stand still, with SIGSTOP."""
+        listed = self._tasks("ps", _identity(pod, container)).splitlines()
+        pids = [words[0] for words in map(str.split, listed) if words and words[0].isdigit()]
+        (pid,) = (pid for pid in pids if self._title(pid) == title)
+        self.node.exec("kill", "-STOP", pid)
+
+    def _tasks(self, *words: str) -> str:
+        return self.node.exec("ctr", "--namespace=k8s.io", "tasks", *words)
+
+    def _title(self, pid: str) -> str:
+        return self.node.exec("cat", f"/proc/{pid}/cmdline").partition("\0")[0].strip()
+
+
+def _identity(pod: Object, container: str) -> str:
+    """What containerd calls a container of a pod."""
+    (status,) = (c for c in pod["status"]["containerStatuses"] if c["name"] == container)
+    return str(status["containerID"]).rpartition("/")[2]
