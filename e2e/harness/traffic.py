@@ -1,10 +1,10 @@
-"""Closed-loop streams in a process of their own, whose load can be changed, and read, while it runs.
+"""Streams in a process of their own, whose load can be changed, and read, while it runs.
 
-Each stream sends its next request when the last one ended. What a request looks like is said by the group
-that the stream belongs to; a mix is a list of groups, and `Traffic.switch` takes another mix for all requests
-to come and for those that wait: these are withdrawn and asked anew. So a load changes at one moment, however
-long a server lets requests wait. Every token's arrival is written down with its time, so that any window can
-be judged afterwards.
+Each stream sends its next request when the last one ended or, in a group with a `share`, at random moments
+whatever became of the last one. What a request looks like is said by the group that the stream belongs to; a
+mix is a list of groups, and `Traffic.switch` takes another mix for all requests to come and for those that
+wait: these are withdrawn and asked anew. So a load changes at one moment, however long a server lets requests
+wait. Every token's arrival is written down with its time, so that any window can be judged afterwards.
 
 Times are seconds of the machine's monotonic clock, which is one for all processes.
 """
@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import itertools
 import json
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,25 @@ class Group:
     """Tokens that every prompt of all groups begins with; 0 for prompts that share nothing."""
     every_s: float = 0.0
     """Above 0 the streams do not send at once but at the next multiple of this, all of them together."""
+    prefix_per_s: float = 0.0
+    """Tokens by which the prefix grows every second from the switch to this mix on."""
+    prefix_most: int = 0
+    """What it grows to; of a prefix that does not grow, nothing."""
+    share: float = 0.0
+    """Above 0 the streams' requests come at random (Poisson), all streams together with this share of the
+    rate that `Traffic.full_rate` was told.
+    """
+
+    def prefix_at(self, seconds: float) -> int:
+        """Tokens of the prefix so long after the switch."""
+        if self.prefix_per_s <= 0:
+            return self.prefix
+        return min(self.prefix_most, self.prefix + int(self.prefix_per_s * seconds))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request, its answer among them."""
+        return max(self.prefix, self.prefix_most) + self.prompt[1] + self.output[1]
 
 
 Mix = Sequence[Group]
@@ -115,7 +135,11 @@ class Traffic:
 
     def switch(self, mix: int) -> None:
         """Take another mix for all requests that have no token yet; the others are left alone."""
-        self._say(str(mix))
+        self._say(f"mix {mix}")
+
+    def full_rate(self, per_s: float) -> None:
+        """Say how many requests a second the server carries: groups with a share send theirs of these."""
+        self._say(f"rate {per_s}")
 
     def read(self) -> Tape:
         """Everything up to about FLUSH_S ago. Raises RuntimeError when the load has ended by itself."""
@@ -184,18 +208,45 @@ class _Events(Tally):
 
 @dataclass
 class _Steering:
-    """Which mix counts now, and which streams' requests wait for their first token."""
+    """Which mix counts now and since when, and which requests wait for their first token."""
 
     mixes: list[list[Group]]
     now: int = 0
+    since: float = field(default_factory=time.perf_counter)
+    full_rate: float = 0.0
     waiting: dict[int, asyncio.Task[str]] = field(default_factory=dict)
+    """By the number of the request."""
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced by another one, whenever the caller has said something."""
+
+    def obey(self, line: str) -> bool:
+        """Do what the caller says; whether it was understood."""
+        word, _, value = line.partition(" ")
+        if word == "mix":
+            self.switch(int(value))
+        elif word == "rate":
+            self.full_rate = float(value)
+        else:
+            return False
+        self.heard.set()
+        self.heard = asyncio.Event()
+        return True
 
     def switch(self, mix: int) -> None:
         """Take another mix, and withdraw what waits."""
         if mix != self.now:
             for task in self.waiting.values():
                 task.cancel()
-        self.now = mix
+        self.now, self.since = mix, time.perf_counter()
+
+    async def sleep(self, seconds: float) -> bool:
+        """Wait so long; return early, and False, when the caller says something else meanwhile."""
+        try:
+            await asyncio.wait_for(self.heard.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
 
     def group(self, number: int) -> Group:
         """The group of a stream in the present mix."""
@@ -207,7 +258,7 @@ class _Steering:
 
 
 class _OneStream(Tally):
-    """Passes a stream's events on, and notes that it does not wait any more."""
+    """Passes a request's events on, and notes that it does not wait any more."""
 
     def __init__(self, events: _Events, steering: _Steering, number: int) -> None:
         super().__init__()
@@ -218,12 +269,14 @@ class _OneStream(Tally):
         self._events.event(at, seconds, tokens, first)
 
 
-def request(group: Group, prefix: Sequence[int], draw: random.Random, model: str) -> dict[str, Any]:
-    """The body of one request."""
+def request(
+    group: Group, prefix: Sequence[int], draw: random.Random, model: str, since_s: float = 0.0
+) -> dict[str, Any]:
+    """The body of one request, so many seconds after the switch to its mix."""
     prompt = [draw.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(draw.randint(*group.prompt))]
     return {
         "model": model,
-        "prompt": [*prefix[: group.prefix], *prompt],
+        "prompt": [*prefix[: group.prefix_at(since_s)], *prompt],
         "max_tokens": draw.randint(*group.output),
         "ignore_eos": True,
         "temperature": 0,
@@ -232,20 +285,48 @@ def request(group: Group, prefix: Sequence[int], draw: random.Random, model: str
     }
 
 
-async def _worker(
-    session: aiohttp.ClientSession, said: Mapping[str, Any], steering: _Steering, events: _Events, number: int
-) -> None:
-    draw = random.Random(f"{said['seed']} {number}")
-    shared = random.Random(said["seed"])
-    prefix = [shared.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(1024)]
-    while True:
-        group = steering.group(number)
-        if group.every_s > 0:
-            await asyncio.sleep(group.every_s - time.perf_counter() % group.every_s)
+class _Client:
+    """What the streams share."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, said: Mapping[str, Any], steering: _Steering, events: _Events
+    ) -> None:
+        self._session, self._said, self._steering, self._events = session, said, steering, events
+        shared = random.Random(said["seed"])
+        longest = max(max(g.prefix, g.prefix_most) for mix in steering.mixes for g in mix)
+        self._prefix = [shared.randint(FIRST_TOKEN, LAST_TOKEN) for _ in range(longest)]
+        self._apart: set[asyncio.Task[None]] = set()
+        """Requests that no stream waits for."""
+
+    async def stream(self, number: int) -> None:
+        """One stream, without end."""
+        draw = random.Random(f"{self._said['seed']} {number}")
+        steering = self._steering
+        while True:
             group = steering.group(number)
-        body = request(group, prefix, draw, said["model"])
+            if group.share > 0:
+                rate = group.share * steering.full_rate / group.streams
+                if await steering.sleep(draw.expovariate(rate) if rate > 0 else LONGEST_STREAM_S):
+                    self._set_off(group, draw)
+                continue
+            if group.every_s > 0:
+                await asyncio.sleep(group.every_s - time.perf_counter() % group.every_s)
+                group = steering.group(number)
+            await self._ask(group, draw)
+
+    def _set_off(self, group: Group, draw: random.Random) -> None:
+        task = asyncio.create_task(self._ask(group, draw))
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+
+    async def _ask(self, group: Group, draw: random.Random) -> None:
+        """One request to its end; one that is withdrawn does not count."""
+        steering, events = self._steering, self._events
+        since_s = time.perf_counter() - steering.since
+        body = request(group, self._prefix, draw, self._said["model"], since_s)
+        number = next(steering.numbers)
         one = _OneStream(events, steering, number)
-        asked = asyncio.create_task(stream(session, f"{said['url']}/v1/completions", body, one))
+        asked = asyncio.create_task(stream(self._session, f"{self._said['url']}/v1/completions", body, one))
         steering.waiting[number] = asked
         try:
             await asyncio.wait([asked])
@@ -253,7 +334,7 @@ async def _worker(
             steering.waiting.pop(number, None)
             asked.cancel()
         if asked.cancelled():
-            continue
+            return
         try:
             cause = asked.result()
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
@@ -262,6 +343,12 @@ async def _worker(
         if cause:
             events.causes[cause] += 1
             await asyncio.sleep(AFTER_A_FAILURE_S)
+
+    async def close(self) -> None:
+        """Drop what no stream waits for."""
+        for task in self._apart:
+            task.cancel()
+        await asyncio.gather(*self._apart, return_exceptions=True)
 
 
 def _append(file: str, line: str) -> None:
@@ -274,10 +361,9 @@ async def _listen(steering: _Steering) -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while True:
-        line = (await lines.readline()).strip()
-        if not line.isdigit():
+        line = (await lines.readline()).decode().strip()
+        if not steering.obey(line):
             return
-        steering.switch(int(line))
 
 
 async def _run(said: Mapping[str, Any]) -> None:
@@ -290,9 +376,8 @@ async def _run(said: Mapping[str, Any]) -> None:
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
     ) as session:
         count = sum(group.streams for group in mixes[0])
-        streams = [
-            asyncio.create_task(_worker(session, said, steering, events, number)) for number in range(count)
-        ]
+        client = _Client(session, said, steering, events)
+        streams = [asyncio.create_task(client.stream(number)) for number in range(count)]
         ear = asyncio.create_task(_listen(steering))
         # A stream's task never ends by itself: one that does has failed, and the load is no longer whole.
         while not ear.done() and not any(task.done() for task in streams):
@@ -302,6 +387,7 @@ async def _run(said: Mapping[str, Any]) -> None:
         for task in streams:
             task.cancel()
         await asyncio.gather(*streams, return_exceptions=True)
+        await client.close()
         for task in failed:
             task.result()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -148,3 +149,60 @@ def test_a_request_has_the_lengths_of_its_group() -> None:
     assert body["prompt"][:4] == [0, 1, 2, 3]
     assert 7 <= len(body["prompt"]) <= 13
     assert 5 <= body["max_tokens"] <= 7
+
+
+async def test_a_prefix_grows_from_the_switch_on_and_begins_anew(tmp_path: Path) -> None:
+    growing = Group(2, (1, 1), (1, 1), prefix=10, prefix_per_s=200.0, prefix_most=150)
+    mixes = [[Group(2, (1, 1), (1, 1), prefix=10)], [growing]]
+    app = web.Application()
+    app[PROMPTS] = []
+    app.router.add_post("/v1/completions", completions)
+
+    def shared() -> set[int]:
+        return {len(prompt) - 1 for prompt in app[PROMPTS]}
+
+    async with TestServer(app) as server:
+        traffic = Traffic(str(server.make_url("")).rstrip("/"), "m", mixes, tmp_path)
+        await until(lambda: len(app[PROMPTS]) > 20)
+        assert shared() == {10}
+        traffic.switch(1)
+        await until(lambda: 150 in shared())
+        assert len(shared()) > 5
+        assert max(shared()) == 150
+        longest = max(app[PROMPTS], key=len)
+        assert all(prompt[:10] == longest[:10] for prompt in app[PROMPTS]), "all share the same text"
+        traffic.switch(1)
+        before = len(app[PROMPTS])
+        await until(lambda: any(len(prompt) < 60 for prompt in app[PROMPTS][before + 2 :]))
+        await asyncio.to_thread(traffic.stop)
+
+
+async def test_requests_of_a_share_come_at_random_and_wait_for_nobody(tmp_path: Path) -> None:
+    mixes = [[Group(2, (5, 5), (3, 3))], [Group(2, (7, 7), (400, 400), share=0.5)]]
+    app = web.Application()
+    app[PROMPTS] = []
+    at: list[float] = []
+
+    async def noted(http: web.Request) -> web.StreamResponse:
+        if len((await http.json())["prompt"]) == 7:
+            at.append(time.monotonic())
+        return await completions(http)
+
+    app.router.add_post("/v1/completions", noted)
+    async with TestServer(app) as server:
+        traffic = Traffic(str(server.make_url("")).rstrip("/"), "m", mixes, tmp_path)
+        await until(lambda: traffic.read().done > 4)
+        traffic.full_rate(20.0)
+        traffic.switch(1)
+        await until(lambda: len(at) >= 30)
+        tape = await asyncio.to_thread(traffic.stop)
+    rate = (len(at) - 1) / (at[-1] - at[0])
+    assert 4 < rate < 20, "about half of what was said, from two streams whose answers take four seconds each"
+    gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
+    assert max(gaps) > 2 / rate
+    assert tape.cut == 0
+
+
+def test_the_longest_request_of_a_group() -> None:
+    assert Group(1, (3, 9), (5, 7), prefix=4).longest == 20
+    assert Group(1, (3, 9), (5, 7), prefix=4, prefix_per_s=1.0, prefix_most=50).longest == 66
