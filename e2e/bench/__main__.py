@@ -71,7 +71,12 @@ class Bench:
         return 1 if self._incomplete else 0
 
     def _scenario(self, work: Work, python: Path, model: Path) -> None:
-        found = Measured(work.scenario, load_average=round(os.getloadavg()[0], 2))
+        found = Measured(
+            work.scenario,
+            load_average=round(os.getloadavg()[0], 2),
+            statistic=self._settings.wanted.statistic,
+            repeats=work.repeats,
+        )
         self._found.append(found)
         began = time.monotonic()
         with scratch() as folder:

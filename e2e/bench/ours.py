@@ -13,7 +13,7 @@ from typing import Self
 
 from bench.engine import POD, client
 from bench.variants import StepPlan, Variant, step_plan
-from llamaserver.api.enums import ScalingMode, Statistic
+from llamaserver.api.enums import ScalingMode
 from llamaserver.control import Decision, Fleet, Limits, Objective, decide, initial
 from llamaserver.controller import retune
 from llamaserver.controller.tick import TickTimes
@@ -54,7 +54,12 @@ class Ours:
     """One operator with one objective. Use as an async context manager; `running` is one turn of it."""
 
     def __init__(
-        self, key: SigningKey, target: Target, target_ms: float, variant: Variant, plan: Path | None = None
+        self,
+        key: SigningKey,
+        target: Target,
+        objective: Objective,
+        variant: Variant,
+        plan: Path | None = None,
     ) -> None:
         """`plan` is the file that a governor in the engine reads."""
         self.variant = variant
@@ -63,7 +68,7 @@ class Ours:
         self._clock = Clock()
         self._client = client(key, self._clock.now)
         self._limits = replace(LIMITS, budget_moves=variant.budget_moves)
-        self._objective = Objective(itl_s=target_ms / 1e3, itl_statistic=Statistic.P95)
+        self._objective = objective
         self._state = initial(None, self._clock.now())
         self._memory = Memory()
         self._task: asyncio.Task[None] | None = None

@@ -36,7 +36,8 @@ def _overview(result: Json) -> str:
         for name, scenario in result["scenarios"].items()
     ]
     note = (
-        '<p class="small">Tokens per second; in brackets the p95 in ms where it is above the objective. '
+        "<p class='small'>Tokens per second; in brackets the tail of the worst part in ms, "
+        "where it is above the objective. "
         "A dash: no setting holds it, or nothing was measured.</p>"
     )
     return _table(("scenario", "objective", *names), body) + note
@@ -46,15 +47,15 @@ def _rate(policy: Json | None) -> str:
     if policy is None:
         return "–"
     rate = number(policy["tokens_per_s"], 0)
-    return rate if policy["holds"] else f"{rate} ({policy['itl_p95_ms']:.0f})"
+    return rate if policy["holds"] else f"{rate} ({policy['worst_tail_ms']:.0f})"
 
 
 def _scenario(name: str, scenario: Json) -> str:
     made = scenario["objective"]
     known = made["default_p50_ms"] is not None
     origin = (
-        f"The default gives a p50 of {made['default_p50_ms']:.1f} and a p95 of "
-        f"{made['default_p95_ms']:.1f} ms; the objective is {made['rule']}: {objective(scenario)}. "
+        f"The default gives a p50 of {made['default_p50_ms']:.1f} and a {made['statistic']} of "
+        f"{made['default_tail_ms']:.1f} ms; the objective is {made['rule']}: {objective(scenario)}. "
         if known
         else ""
     )

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.figures import Figures
-from bench.scenarios import Scenario
+from bench.figures import Figures, worst_tail_ms
+from bench.scenarios import Scenario, seconds
 from harness.loopback import CEILING, START_BUDGET
 
 START_S = 50.0
@@ -26,9 +26,12 @@ WARM_S = 24.0
 """How long a variant of ours runs before it is measured for the first time: twelve ticks to learn in."""
 LEAST_SWEEP, MOST_SWEEP = 6, 36
 """Settings that the sweep of a scenario tries. Time that is left over, too, goes into trying more."""
+LONG_WINDOWS = 3
+"""A scenario whose repeats have so many windows gets half of the repeats, and `LONG_SWEEP` of the settings:
+each of them says more, and takes as much more time.
+"""
+LONG_SWEEP = 2 / 3
 COARSE_SHARE = 2 / 3
-LEAST_REPEATS = 2
-"""A setting measured once is called the best only where none was measured twice."""
 LEAST_CHUNK = 8
 """Prompt tokens that a step must have room for beside its decodes, for a setting to be worth trying."""
 SMALLEST_CAPS, SMALLEST_CHUNKS = 1.1, 1.25
@@ -87,9 +90,17 @@ class Work:
 
     scenario: Scenario
     slot_s: float
+    repeats: int
     coarse: int
     refined: int
+    most: int
+    """Settings that the sweep tries at most, however much time is left."""
     seconds: float
+
+    @property
+    def tried(self) -> int:
+        """Settings that the sweep tries in the time planned for it."""
+        return self.coarse + self.refined
 
 
 @dataclass(frozen=True)
@@ -103,6 +114,7 @@ class Wanted:
     window_s: float
     settle_s: float
     minutes: float
+    statistic: str
 
     @property
     def caps(self) -> bool:
@@ -116,36 +128,75 @@ class Wanted:
 
 
 def plan(wanted: Wanted) -> list[Work]:
-    """Give every scenario the same number of settings to try: as many as there is time for."""
+    """Give every scenario its share of settings to try: as many as there is time for."""
     slots = {s.name: s.slot_s(wanted.settle_s, wanted.window_s) + BETWEEN_S for s in wanted.scenarios}
-    fixed = {name: fixed_s(wanted, slot) for name, slot in slots.items()}
+    fixed = {s.name: fixed_s(wanted, s, slots[s.name]) for s in wanted.scenarios}
     left = 60 * wanted.minutes - sum(fixed.values())
-    tried = 0
-    if wanted.caps or wanted.pairs:
-        tried = max(LEAST_SWEEP, min(MOST_SWEEP, int(left / sum(slots.values()))))
-    coarse = min(round(COARSE_SHARE * tried), len(coarse_grid(wanted.caps, wanted.pairs, len(COARSE))))
-    return [
-        Work(s, slots[s.name], coarse, tried - coarse, fixed[s.name] + tried * slots[s.name])
-        for s in wanted.scenarios
-    ]
+
+    def takes(tried: int) -> float:
+        return sum(_share(wanted, s, tried) * slots[s.name] for s in wanted.scenarios)
+
+    tried = max((n for n in range(LEAST_SWEEP, MOST_SWEEP + 1) if takes(n) <= left), default=LEAST_SWEEP)
+    grid = len(coarse_grid(wanted.caps, wanted.pairs, len(COARSE)))
+    found = []
+    for scenario in wanted.scenarios:
+        slot, settings = slots[scenario.name], _share(wanted, scenario, tried)
+        coarse = min(round(COARSE_SHARE * settings), grid)
+        found.append(
+            Work(
+                scenario,
+                slot,
+                repeats(wanted, scenario),
+                coarse,
+                settings - coarse,
+                _share(wanted, scenario, MOST_SWEEP),
+                fixed[scenario.name] + settings * slot,
+            )
+        )
+    return found
 
 
-def fixed_s(wanted: Wanted, slot_s: float) -> float:
+def is_long(scenario: Scenario) -> bool:
+    """Whether a repeat has several windows, and takes the time of several."""
+    return scenario.windows >= LONG_WINDOWS
+
+
+def repeats(wanted: Wanted, scenario: Scenario) -> int:
+    """Of every policy."""
+    return math.ceil(wanted.repeats / 2) if is_long(scenario) else wanted.repeats
+
+
+def kinds(wanted: Wanted) -> list[bool]:
+    """Which bests are looked for: True for that of the caps alone."""
+    return [caps_only for caps_only, asked in ((True, wanted.caps), (False, wanted.pairs)) if asked]
+
+
+def _share(wanted: Wanted, scenario: Scenario, tried: int) -> int:
+    """Settings that the sweep of a scenario tries where one of a single window tries `tried`."""
+    if not (kinds(wanted) and scenario.sweeps):
+        return 0
+    return round(LONG_SWEEP * tried) if is_long(scenario) else tried
+
+
+def fixed_s(wanted: Wanted, scenario: Scenario, slot_s: float) -> float:
     """Seconds of a scenario besides its sweep."""
+    full = seconds(scenario.full, wanted.settle_s, wanted.window_s) + BETWEEN_S if scenario.full else slot_s
     return (
         START_S
-        + CALIBRATION_SLOTS * slot_s
+        + CALIBRATION_SLOTS * full
         + len(wanted.variants) * WARM_S
-        + rounds_s(wanted, slot_s, swept=True)
+        + rounds_s(wanted, scenario, slot_s)
     )
 
 
-def rounds_s(wanted: Wanted, slot_s: float, swept: bool) -> float:
+def rounds_s(wanted: Wanted, scenario: Scenario, slot_s: float) -> float:
     """Seconds of the rounds after the sweep. What was measured before them counts as a repeat."""
-    slots = len(wanted.variants) * wanted.repeats
+    count = repeats(wanted, scenario)
+    slots = len(wanted.variants) * count
     if "default" in wanted.policies:
-        slots += default_repeats(wanted.repeats) - CALIBRATION_SLOTS
-    slots += (wanted.caps + wanted.pairs) * max(0, wanted.repeats - swept)
+        slots += default_repeats(count) - (0 if scenario.full else CALIBRATION_SLOTS)
+    if scenario.sweeps:
+        slots += len(kinds(wanted)) * (count - 1)
     return slots * slot_s
 
 
@@ -166,8 +217,8 @@ def is_cap(pair: Pair) -> bool:
 
 
 def holds(repeats: Sequence[Figures], target_ms: float) -> bool:
-    """Whether a setting holds the objective: the median over its repeats of the p95 that clients see."""
-    return median(figure.itl_p95_ms for figure in repeats) <= target_ms
+    """Whether a setting holds the objective in every part: the tail that clients see, median over repeats."""
+    return worst_tail_ms(repeats) <= target_ms
 
 
 def pick(points: Points, target_ms: float, caps_only: bool, repeats: int = 1) -> Pair | None:
@@ -249,7 +300,7 @@ def describe(wanted: Wanted, work: Sequence[Work]) -> list[str]:
     lines = [
         f"{'scenario':20} {'slot':>6} {'coarse':>7} {'refined':>8} {'repeats':>8} {'minutes':>8}",
         *(
-            f"{w.scenario.name:20} {w.slot_s:4.0f} s {w.coarse:7} {w.refined:8} {wanted.repeats:8} "
+            f"{w.scenario.name:20} {w.slot_s:4.0f} s {w.coarse:7} {w.refined:8} {w.repeats:8} "
             f"{w.seconds / 60:8.1f}"
             for w in work
         ),

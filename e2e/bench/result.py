@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from bench.figures import Figures, spread, summary
+from bench.figures import Figures, parts, spread, summary
 from bench.measure import Measured
-from bench.plan import DEFAULT, LEAST_REPEATS, Pair, Wanted, holds, is_cap, pick
+from bench.plan import DEFAULT, Pair, Wanted, holds, is_cap, pick
 
 Json = dict[str, Any]
 
@@ -39,6 +40,7 @@ def result(
             "window_s": wanted.window_s,
             "settle_s": wanted.settle_s,
             "minutes": wanted.minutes,
+            "statistic": wanted.statistic,
             "policies": list(wanted.policies),
         },
         "actuator_us_per_step": max(costs) if costs else None,
@@ -54,10 +56,10 @@ def scenario(wanted: Wanted, found: Measured) -> Json:
         "complete": found.complete,
         "target_ms": target,
         "objective": {
-            "statistic": "p95",
-            "rule": found.scenario.objective.says,
+            "statistic": found.statistic,
+            "rule": found.scenario.objective.says(found.statistic),
             "default_p50_ms": found.default_p50_ms,
-            "default_p95_ms": found.default_p95_ms,
+            "default_tail_ms": found.default_tail_ms,
         },
         "streams": found.streams,
         "streams_cut": found.cut,
@@ -65,10 +67,10 @@ def scenario(wanted: Wanted, found: Measured) -> Json:
         "others_cores": others_cores(found),
     }
     if "default" in wanted.policies:
-        said["default"] = fixed(found, DEFAULT)
+        said["default"] = fixed(found, DEFAULT) if DEFAULT in found.points else None
     for name, caps_only in (("best_cap", True), ("best_pair", False)):
         if name in wanted.policies:
-            best = pick(found.points, target, caps_only, LEAST_REPEATS) if target is not None else None
+            best = pick(found.points, target, caps_only, found.repeats) if target is not None else None
             said[name] = None if best is None else fixed(found, best)
     for name in wanted.variants:
         repeats = found.variants.get(name)
@@ -96,5 +98,6 @@ def policy(repeats: Sequence[Figures], target_ms: float | None) -> Json:
         **summary(repeats),
         "holds": target_ms is not None and holds(repeats, target_ms),
         "repeats": len(repeats),
+        "parts": [asdict(part) for part in parts(repeats)],
         "spread": spread(repeats),
     }

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.plan import Wanted
-from bench.scenarios import SCENARIOS, STREAMS
+from bench.figures import QUANTILES, STATISTIC
+from bench.plan import Wanted, is_long
+from bench.scenarios import SCENARIOS, STREAMS, USUAL, Scenario
 from bench.variants import VARIANTS
 from harness.loopback import CEILING, START_BUDGET
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FIXED = ("default", "best_cap", "best_pair")
 POLICIES = (*FIXED, *VARIANTS)
-MINUTES_A_SCENARIO = 7.5
+MINUTES, MINUTES_LONG, MOST_MINUTES = 7.5, 15.0, 60.0
+"""For a scenario with one window a repeat, for one with several; and by default never more in all."""
 LEAST_WINDOW_S = 2.0
 
 DESCRIPTION = f"""\
@@ -92,14 +94,22 @@ def _wanted(args: argparse.Namespace) -> Wanted:
         repeats=args.repeats,
         window_s=args.window,
         settle_s=args.settle,
-        minutes=MINUTES_A_SCENARIO * len(scenarios) if args.minutes is None else args.minutes,
+        minutes=_minutes(scenarios) if args.minutes is None else args.minutes,
+        statistic=args.statistic,
     )
+
+
+def _minutes(scenarios: Sequence[Scenario]) -> float:
+    """For everything, where nothing is said."""
+    return min(MOST_MINUTES, sum(MINUTES_LONG if is_long(s) else MINUTES for s in scenarios))
 
 
 def _parser() -> argparse.ArgumentParser:
     lists = {
         "variants": "\n".join(f"  {v.name:15} {v.says}" for v in VARIANTS.values()),
-        "scenarios": "\n".join(f"  {s.name:19} {s.says}" for s in SCENARIOS.values()),
+        "scenarios": "\n".join(
+            f"  {s.name:19} {s.says}{'; only when asked for' if s.extra else ''}" for s in SCENARIOS.values()
+        ),
     }
     parser = argparse.ArgumentParser(
         prog="python -m bench",
@@ -119,9 +129,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--scenarios",
         nargs="+",
         choices=sorted(SCENARIOS),
-        default=list(SCENARIOS),
+        default=[scenario.name for scenario in USUAL],
         metavar="NAME",
-        help="default: all, in the order below",
+        help="default: all but those that are only measured when asked for, in the order below",
     )
     parser.add_argument(
         "--policies",
@@ -132,12 +142,21 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         help="default: default best_cap best_pair ours. The default is always measured, for the objective; "
         "without best_cap and best_pair no fixed settings are tried",
     )
+    parser.add_argument(
+        "--statistic",
+        choices=QUANTILES,
+        default=STATISTIC,
+        help="of the time between two tokens, that the objective is about (default %(default)s)",
+    )
 
 
 def _add_how_long(parser: argparse.ArgumentParser) -> None:
     """Repeats and times."""
     parser.add_argument(
-        "--repeats", type=int, default=4, help="of every policy; medians are told (default %(default)s)"
+        "--repeats",
+        type=int,
+        default=4,
+        help="of every policy; medians are told; half of them where one is long (default %(default)s)",
     )
     parser.add_argument(
         "--window",
@@ -156,7 +175,7 @@ def _add_how_long(parser: argparse.ArgumentParser) -> None:
         "--minutes",
         type=float,
         help="for everything: how many fixed settings are tried follows from it "
-        f"(default {MINUTES_A_SCENARIO:g} a scenario)",
+        f"(default {MINUTES:g} a scenario, {MINUTES_LONG:g} for a long one, {MOST_MINUTES:g} at most)",
     )
 
 

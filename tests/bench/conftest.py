@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from bench.figures import Figures
+from bench.figures import Figures, PartFigures
 from bench.measure import Measured
 from bench.plan import DEFAULT, Pair, Wanted
 from bench.result import result
-from bench.scenarios import SCENARIOS
+from bench.scenarios import SCENARIOS, USUAL
 
 Make = Callable[..., Figures]
 
@@ -25,14 +25,16 @@ def figure() -> Make:
             "itl_p50_ms": p95_ms / 2,
             "itl_p95_ms": p95_ms,
             "itl_p99_ms": 2 * p95_ms,
+            "itl_tail_ms": p95_ms,
             "tokens_per_s": tokens_per_s,
             "ttft_p50_s": 1.0,
             "ttft_p95_s": 2.0,
             "violated_window_share": 0.0,
-            "engine_itl_p95_ms": p95_ms,
+            "engine_itl_tail_ms": p95_ms,
             "preemptions_per_min": 0.0,
             "cap": 16,
             "budget": 2048,
+            "parts": (PartFigures("", p95_ms / 2, p95_ms, tokens_per_s),),
         }
         return Figures(**(values | changes))
 
@@ -45,13 +47,14 @@ def wanted() -> Callable[..., Wanted]:
 
     def make(**changes: Any) -> Wanted:
         values: dict[str, Any] = {
-            "scenarios": tuple(SCENARIOS.values()),
+            "scenarios": USUAL,
             "policies": ("default", "best_cap", "best_pair", "ours"),
             "variants": ("ours",),
             "repeats": 4,
             "window_s": 10.0,
             "settle_s": 3.0,
             "minutes": 60.0,
+            "statistic": "p95",
         }
         return Wanted(**(values | changes))
 
@@ -72,8 +75,9 @@ def measured(figure: Make) -> Measured:
         },
         variants={"ours": [figure(35.0, 900.0), figure(37.0, 920.0), figure(36.0, 910.0, cap=20)]},
         default_p50_ms=25.0,
-        default_p95_ms=64.0,
+        default_tail_ms=64.0,
         target_ms=40.0,
+        repeats=2,
         streams=600,
         versions={"vllm": "0.32.0", "tuner": "0.1.0"},
         complete=True,

@@ -13,9 +13,12 @@ from bench.plan import Pair
 from bench.variants import VARIANTS, Variant
 from fakes import FakeEngine
 from harness.loopback import POD_UID
+from llamaserver.api.enums import Statistic
+from llamaserver.control import Objective
 from llamaserver.engine import SigningKey, Target
 
 KEY = SigningKey.generate()
+OBJECTIVE = Objective(itl_s=0.05, itl_statistic=Statistic.P95)
 
 
 @pytest.fixture
@@ -45,7 +48,7 @@ async def ticked(ours: Ours, engine: FakeEngine, times: int) -> None:
 
 
 async def test_a_missed_objective_is_answered_with_a_lower_cap(engine: FakeEngine) -> None:
-    async with Ours(KEY, target(engine), 50.0, VARIANTS["ours"]) as ours:
+    async with Ours(KEY, target(engine), OBJECTIVE, VARIANTS["ours"]) as ours:
         await ticked(ours, engine, 8)
         assert ours.refused == []
     assert engine.cap < 64
@@ -54,14 +57,14 @@ async def test_a_missed_objective_is_answered_with_a_lower_cap(engine: FakeEngin
 
 async def test_a_variant_decides_what_is_written(engine: FakeEngine) -> None:
     always = Variant("budget", "", lambda setpoint: replace(setpoint, max_num_scheduled_tokens=256))
-    async with Ours(KEY, target(engine), 50.0, always) as ours:
+    async with Ours(KEY, target(engine), OBJECTIVE, always) as ours:
         await ticked(ours, engine, 4)
     assert engine.budget == 256
 
 
 async def test_a_refused_change_is_remembered(engine: FakeEngine) -> None:
     engine.public_keys = {}
-    async with Ours(KEY, target(engine), 50.0, VARIANTS["ours"]) as ours:
+    async with Ours(KEY, target(engine), OBJECTIVE, VARIANTS["ours"]) as ours:
         await ticked(ours, engine, 4)
         assert ours.refused
 

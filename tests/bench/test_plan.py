@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.figures import PartFigures
 from bench.plan import (
     COARSE,
     DEFAULT,
@@ -12,21 +13,23 @@ from bench.plan import (
     Pair,
     coarse_grid,
     describe,
+    holds,
     is_cap,
     pick,
     plan,
     refine,
 )
-from bench.scenarios import SCENARIOS
+from bench.scenarios import SCENARIOS, USUAL
 
 TARGET_MS = 40.0
 
 
 def test_everything_fits_into_an_hour(wanted) -> None:
     work = plan(wanted())
-    assert [w.scenario.name for w in work] == list(SCENARIOS)
+    assert [w.scenario for w in work] == list(USUAL)
     assert sum(w.seconds for w in work) <= 3600
-    assert all(w.coarse + w.refined >= LEAST_SWEEP for w in work)
+    assert all(w.tried >= LEAST_SWEEP for w in work if w.scenario.windows == 1 and w.scenario.sweeps)
+    assert all(w.tried >= 4 for w in work if w.scenario.sweeps)
 
 
 def test_one_scenario_takes_about_eight_minutes(wanted) -> None:
@@ -45,10 +48,22 @@ def test_without_a_best_to_find_nothing_is_tried(wanted) -> None:
     assert (work.coarse, work.refined) == (0, 0)
 
 
+def test_a_scenario_with_long_repeats_has_fewer_of_them_and_of_settings(wanted) -> None:
+    usual, long = plan(wanted(scenarios=(SCENARIOS["chat_mix"], SCENARIOS["mix_change"]), repeats=5))
+    assert (usual.repeats, long.repeats) == (5, 3)
+    assert long.tried < usual.tried
+
+
+@pytest.mark.parametrize("name", ["decode_only", "open_chat"])
+def test_nothing_is_tried_where_no_setting_can_be_better(wanted, name: str) -> None:
+    (work,) = plan(wanted(scenarios=(SCENARIOS[name],), minutes=30.0))
+    assert (work.tried, work.most) == (0, 0)
+
+
 def test_the_plan_says_what_it_takes_and_when_that_is_too_much(wanted) -> None:
     asked = wanted(minutes=20.0)
     text = "\n".join(describe(asked, plan(asked)))
-    assert all(name in text for name in SCENARIOS)
+    assert all(scenario.name in text for scenario in USUAL)
     assert "longer than asked for" in text
     assert "longer than asked for" not in "\n".join(describe(wanted(), plan(wanted())))
 
@@ -105,6 +120,26 @@ def test_of_equals_the_one_measured_most_is_the_best(figure) -> None:
         Pair(32, 48): [figure(30.0, 930.0), figure(30.0, 930.0), figure(30.0, 930.0)],
     }
     assert pick(points, TARGET_MS, caps_only=False) == Pair(32, 64)
+
+
+def in_halves(figure, *tails_ms: float, tokens_per_s: float = 900.0):
+    """A repeat whose parts have these tails, and whose whole looks like the first."""
+    parts = tuple(PartFigures(f"part {i}", 5.0, tail, tokens_per_s) for i, tail in enumerate(tails_ms))
+    return figure(tails_ms[0], tokens_per_s, parts=parts)
+
+
+def test_a_setting_that_misses_one_half_is_no_best(figure) -> None:
+    points = {
+        Pair(32, 128): [in_halves(figure, 20.0, 60.0), in_halves(figure, 20.0, 61.0)],
+        Pair(12, 2048): [in_halves(figure, 20.0, 39.0, tokens_per_s=600.0)],
+    }
+    assert pick(points, TARGET_MS, caps_only=False) == Pair(12, 2048)
+
+
+def test_parts_that_miss_by_turns_do_not_hold_by_chance(figure) -> None:
+    by_turns = [in_halves(figure, 30.0, 50.0), in_halves(figure, 50.0, 30.0), in_halves(figure, 39.0, 39.0)]
+    assert holds(by_turns, TARGET_MS), "each part's own median holds"
+    assert not holds(by_turns[:1], TARGET_MS)
 
 
 # --- refining -----------------------------------------------------------------------------------

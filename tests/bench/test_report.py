@@ -8,9 +8,11 @@ import re
 import pytest
 
 from bench import page, table
+from bench.figures import PartFigures
 from bench.measure import Measured
 from bench.scenarios import SCENARIOS
 from bench.settings import POLICIES, REPOSITORY
+from harness.loopback import MAX_MODEL_LEN
 
 FIGURES = {
     "itl_p50_ms",
@@ -93,6 +95,17 @@ def test_the_table_tells_what_the_result_tells(report) -> None:
     assert len({line.count("|") for line in lines[:6]}) == 1
 
 
+def test_a_part_that_misses_is_named(report, measured, figure) -> None:
+    parts = (PartFigures("documents", 30.0, 35.0, 100.0), PartFigures("chat", 20.0, 52.5, 900.0))
+    measured.variants = {"ours": [figure(35.0, 900.0, parts=parts, violated_at_change=1.0)]}
+    found = report()
+    said = found["scenarios"]["chat_mix"]["ours"]
+    assert (said["holds"], said["worst_tail_ms"], said["violated_at_change"]) == (False, 52.5, 1.0)
+    assert [part["name"] for part in said["parts"]] == ["documents", "chat"]
+    assert "| 0 %, 100 % at the change | no: 52.5 ms in chat |" in table.markdown(found)
+    assert "900 (52)" in page.html(found)
+
+
 def test_the_page_needs_nothing_but_itself(report) -> None:
     html = page.html(report())
     assert html.count("<svg") == 1
@@ -113,9 +126,9 @@ def test_all_scenarios_have_the_same_number_of_streams(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_request_is_longer_than_the_engine_takes(name: str) -> None:
-    for mix in SCENARIOS[name].mixes:
-        for group in mix:
-            assert group.prefix + group.prompt[1] + group.output[1] <= 1024
+    flags = SCENARIOS[name].flags
+    most = int(flags[flags.index("--max-model-len") + 1]) if "--max-model-len" in flags else MAX_MODEL_LEN
+    assert max(group.longest for mix in SCENARIOS[name].mixes for group in mix) <= most
 
 
 def test_the_documentation_names_every_scenario_and_policy() -> None:
