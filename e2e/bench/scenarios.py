@@ -112,8 +112,8 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("prefill_heavy", "prompts of 300 to 700 tokens, answers of 30 to 100", (PREFILL_HEAVY,)),
         Scenario(
             "decode_only",
-            "prompts of 16 tokens, answers of 300; the objective is above what the default does: nothing has to "
-            "give",
+            "prompts of 16 tokens, answers of 300; the objective is above what the default does: nothing has "
+            "to give",
             (_all((16, 16), (300, 300)),),
             objective=Rule("tail", 1.1),
         ),

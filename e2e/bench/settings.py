@@ -27,8 +27,8 @@ For every scenario: starts `vllm serve` on loopback with the tuner in it (a smal
 most {CEILING} sequences, at most {START_BUDGET} tokens a step), loads it with {STREAMS} closed-loop streams
 from a process of its own, makes an objective from what the default does (p95 between two tokens at most the
 geometric mean of the default's p50 and p95, unless the scenario says otherwise), tries fixed settings of cap
-and token budget, and then lets the policies take turns. Nothing is restarted in between: policies change by signed writes to the running engine.
-Writes engine.json and engine.html.
+and token budget, and then lets the policies take turns. Nothing is restarted in between: policies change by
+signed writes to the running engine. Writes engine.json and engine.html.
 """
 
 EPILOGUE = """\
