@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from llamaserver.api.names import child_labels
-from llamaserver.cluster import ApiError, EventType, Reference
+from llamaserver.cluster import ApiError, ConflictError, EventType, Reference
 from llamaserver.cluster.kinds import DEPLOYMENT, LLAMASERVER, POD, Kind, Object, kind_of
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children
@@ -32,18 +33,35 @@ class Api:
         self.objects: dict[tuple[Kind, str], Object] = {}
         self.refuses: dict[Kind, ApiError] = {}
         self.statuses: list[Object] = []
+        self.calls: list[tuple[str, str]] = []
+        """Verb and kind of each call, those that are refused too."""
         self.version = 100
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        self.calls.append(("get", kind.kind))
         if kind in self.refuses:
             raise self.refuses[kind]
         return copy.deepcopy(self.objects.get((kind, name)))
 
     async def apply(self, obj: Object, *, manager: str = "", force: bool = True) -> Object:
+        self.calls.append(("apply", kind_of(obj).kind))
+        kind, name = kind_of(obj), obj["metadata"]["name"]
+        live = self.objects.get((kind, name), {"metadata": {"generation": 0, "uid": f"uid-{name}"}})
+        if obj["metadata"].get("uid", live["metadata"]["uid"]) != live["metadata"]["uid"]:
+            raise ConflictError(409, "Conflict", "uid mismatch")
+        return self._keep(obj, live)
+
+    async def create(self, obj: Object) -> Object:
+        self.calls.append(("create", kind_of(obj).kind))
+        kind, name = kind_of(obj), obj["metadata"]["name"]
+        if (kind, name) in self.objects:
+            raise ConflictError(409, "Conflict", "the object has been modified")
+        return self._keep(obj, {"metadata": {"generation": 0, "uid": f"uid-{name}"}})
+
+    def _keep(self, obj: Object, live: Object) -> Object:
         kind, name = kind_of(obj), obj["metadata"]["name"]
         if kind in self.refuses:
             raise self.refuses[kind]
-        live = self.objects.get((kind, name), {"metadata": {"generation": 0, "uid": f"uid-{name}"}})
         self.version += 1
         counted = {"generation": live["metadata"]["generation"] + 1, "resourceVersion": str(self.version)}
         kept = {**copy.deepcopy(obj), "metadata": {**live["metadata"], **obj["metadata"], **counted}}
@@ -51,6 +69,7 @@ class Api:
         return copy.deepcopy(self.objects[kind, name])
 
     async def apply_status(self, obj: Object) -> Object:
+        self.calls.append(("apply", "status"))
         self.statuses.append(copy.deepcopy(obj["status"]))
         return obj
 
@@ -89,11 +108,11 @@ class Told:
 class Bench:
     """A reconciler and what it works with."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.api: Any = Api()
-        self.cache = Cache(time.monotonic)
+        self.cache = Cache(monotonic)
         self.registry = Registry()
-        self.ticker = Started()
+        self.ticker: Any = Started()
         self.told = Told(self.api)
         self.generation = 0
         self.wall = NOW
@@ -102,24 +121,24 @@ class Bench:
             cache=self.cache,
             registry=self.registry,
             children=Children(self.api, self.cache),
-            scale_down=ScaleDown(self.api, self.cache, self.told, time.monotonic),  # type: ignore[arg-type]
+            scale_down=ScaleDown(self.api, self.cache, self.told, monotonic),  # type: ignore[arg-type]
             recovery=Recovery(
                 self.api,
                 self.cache,
                 self.registry,
                 self.told,  # type: ignore[arg-type]
                 Metrics(),
-                time.monotonic,
+                monotonic,
                 lambda: self.wall,
             ),
-            restarts=Restarts(self.cache, Metrics(), time.monotonic, lambda: self.wall),
+            restarts=Restarts(self.cache, Metrics(), monotonic, lambda: self.wall),
             recorder=self.told,  # type: ignore[arg-type]
             metrics=Metrics(),
             settings=lambda: BuildSettings(tuner_image="tuner:1", public_keys={"k": "pem"}),
-            monotonic=time.monotonic,
+            monotonic=monotonic,
             wall=lambda: self.wall,
         )
-        self.reconciler = Reconciler(parts, ticker=self.ticker)  # type: ignore[arg-type]
+        self.reconciler = Reconciler(parts, ticker=self.ticker)
 
     def declare(self, **spec: Any) -> None:
         """The LlamaServer as the watches tell of it."""

@@ -383,7 +383,8 @@ class Status(Group):
     )
     observed: ObservedStatus | None = Field(
         default=None,
-        description="The fleet's figures over the last usable windows; what is absent is not known.",
+        description="The fleet's figures over the last usable windows; what is absent is not known. Written "
+        "anew when one has been more than 10 % off for some seconds, or further than it usually scatters.",
     )
     tuning: TuningStatus | None = Field(
         default=None, description="The running engines' knobs, as read back from them."

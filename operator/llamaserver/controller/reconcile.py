@@ -28,7 +28,6 @@ from llamaserver.cluster import (
     UnavailableError,
 )
 from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, Object, kind_of
-from llamaserver.control import Learned
 from llamaserver.controller import announce, downloads, pods, rollouts, status
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children, ForeignObjectError, Written
@@ -57,8 +56,8 @@ _NO_POD_TEMPLATE = (
     "is not allowed by this operator, which runs with --allow-pod-template=false "
     "(operator.allowPodTemplate of the chart): remove it"
 )
-_FIGURES_S = 10.0
-_LEARNED_S = 60.0
+_STATUS_LATER_S = 0.2
+"""When a new LlamaServer is looked at again for its status, if others wait for their Deployments."""
 _CLAIM_S = 300.0
 _PATIENCE_S = 180.0
 """A pod may be in trouble for this long after all that had to make room for it must have ended."""
@@ -86,6 +85,16 @@ class Parts:
     monotonic: Callable[[], float]
     wall: Callable[[], datetime]
     allow_pod_template: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What came of making the children."""
+
+    held: bool = False
+    """A scale-down waits for what it needs to know."""
+    anew: bool = False
+    """There was no Deployment before."""
 
 
 @dataclass
@@ -120,21 +129,25 @@ class Reconciler:
             return None, "ok"
         server = self._obtain(key, raw)
         later: RetryLater | None = None
-        held = False
+        made = Made()
         try:
             await self._validate(server, raw)
             if server.parsed is not None:
                 # Children that cannot be made are no reason not to tune what runs.
                 if self.ticker is not None:
                     self.ticker.start(server)
-                held = await self._make_children(server, server.parsed)
+                made = await self._make_children(server, server.parsed)
         except NotLeadingError as error:
             raise RetryLater(error.message, after_s=2.0) from None
         except UnavailableError as error:
             raise RetryLater(str(error), after_s=error.retry_after_s or 0.0) from None
         except RetryLater as wish:
             later = wish
+        if made.anew and self.queue is not None and self.queue.depth():
+            # It can wait until those who came at the same time have their Deployments, too.
+            return _STATUS_LATER_S, "ok"
         recover = restart = None
+        held = made.held
         if later is None:
             recover = self.parts.recovery.decide(server, _scales(server, held))
             restart = self.parts.restarts.decide(server, _scales(server, held))
@@ -206,8 +219,8 @@ class Reconciler:
         except InvalidSpec:
             return None
 
-    async def _make_children(self, server: Server, parsed: LlamaServer) -> bool:
-        """Returns whether a scale-down waits for what it needs to know; all else is done."""
+    async def _make_children(self, server: Server, parsed: LlamaServer) -> Made:
+        """Make what is missing and change what differs; only a scale-down may have to wait."""
         assert server.spec is not None
         current = ((self.parts.cache.deployment(server.key) or {}).get("spec") or {}).get("replicas")
         decided = server.decided_replicas
@@ -246,7 +259,7 @@ class Reconciler:
         for change in written:
             self._note(server, change)
         await self._read_claim(server, parsed)
-        return held
+        return Made(held, any(change.kind is DEPLOYMENT and change.before is None for change in written))
 
     async def _read_claim(self, server: Server, parsed: LlamaServer) -> None:
         cache = parsed.spec.model.cache
@@ -289,10 +302,12 @@ class Reconciler:
             server.replaces_pods = bool(change.cause)
 
     async def _write_status(self, server: Server, raw: Object) -> float | None:
-        """Write status when it tells something new: at once for what happened, now and then for figures."""
+        """Write status when it tells something new: at once for what happened, and for figures once they have
+        left what is written of them.
+        """
         assert server.written is not None
         now = status.Moment(self.parts.monotonic(), self.parts.wall())
-        learned = self._learned(server, now.monotonic)
+        learned = server.learned(now.monotonic)
         grace_s = termination_grace_seconds(server.parsed, self.parts.settings()) if server.parsed else None
         facts = self._facts(server, now.wall, grace_s or 0)
         after = status.compose(
@@ -306,18 +321,19 @@ class Reconciler:
             grace_s=grace_s,
             now=now,
         )
+        server.composed = after
         self._expose(server, after)
         # Nothing but time turns a trouble into a stall, and a long start into a trouble.
         again = _TROUBLE_S if waits(facts) else None
-        if after == server.written:
-            return again
-        wait = server.written_at + _FIGURES_S - now.monotonic
-        if wait > 0 and not status.tells_something_new(server.written, after):
-            return wait
+        if not status.tells_something_new(server.written, after):
+            wait = server.rewritten_in(after, now.monotonic)
+            if wait is None:
+                return again
+            if wait > 0:
+                return wait
         await self._apply_status(server, after)
-        before, server.written, server.written_at = server.written, after, now.monotonic
-        if learned is not None:
-            server.learned_at = now.monotonic
+        before = server.written
+        server.wrote(after, now.monotonic)
         about = Reference(server.key.namespace, server.key.name, server.uid)
         announce.tell(self.parts.recorder, about, before, after)
         return again
@@ -371,12 +387,6 @@ class Reconciler:
                 self.parts.monotonic(),
             ),
         )
-
-    def _learned(self, server: Server, now: float) -> Learned | None:
-        """What was learned, when it is time to write it down again."""
-        if server.state is None or now - server.learned_at < _LEARNED_S:
-            return None
-        return server.state.learned()
 
     def _expose(self, server: Server, after: Status) -> None:
         metrics, key = self.parts.metrics, server.key

@@ -12,11 +12,12 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.server import LlamaServer
 from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, RecoveryStatus, RestartStatus, Status
-from llamaserver.control import Decision, Observed, State
+from llamaserver.control import Decision, Learned, Observed, State
 from llamaserver.control.recovery import Replace
 from llamaserver.controller.downloads import Told
 from llamaserver.controller.queue import Key
 from llamaserver.controller.retune import InForce
+from llamaserver.controller.steady import Scatters, holds, roughly_holds
 from llamaserver.observe import Memory
 
 IN_FORCE = "InForce"
@@ -33,6 +34,18 @@ class EngineReport:
     running: int
     waiting: int
     kv_usage: float
+
+FAR_S, APART_S = 8.0, 30.0
+"""For APART_S figures have to be out of their bands before they are written, and for FAR_S if they are far
+out: noise comes back, and a burst is within the figures for as long as they look back. With a tick every two
+seconds a change that is no matter of opinion is in status within ten.
+"""
+FIGURES_S = 10.0
+"""Nor are they written more often than that."""
+LEARNED_S, LEARNED_MOST_S, LEARNED_GROWTH = 60.0, 3600.0, 4.0
+"""How often what was learned is written, at most. For its own sake it is written after a pause that grows
+from the first to the second: a load that does not change soon has nothing more to teach.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,54 @@ class Server:
     """The status that was last written or found."""
     written_at: float = float("-inf")
     learned_at: float = float("-inf")
+    learned_pause_s: float = LEARNED_S
+    composed: Status | None = None
+    """The status as it should be by the last look, whether or not it was written."""
+    scatters: Scatters = field(default_factory=Scatters)
+    bands: Mapping[str, float] = field(default_factory=dict)
+    """How far figures may be from those that are written for their scatter."""
+    apart_since: float | None = None
+    """Since when figures have been out of the bands round those that are written; monotonic."""
+    far_since: float | None = None
+    """Since when they have been far out."""
+
+    def learned(self, now: float) -> Learned | None:
+        """What was learned, when it is time to write it with whatever else is written."""
+        if self.state is None or now - self.learned_at < LEARNED_S:
+            return None
+        return self.state.learned()
+
+    def rewritten_in(self, shown: Status, now: float) -> float | None:
+        """After how many seconds of this the figures of `shown` are to be written; None while those that are
+        written hold.
+        """
+        written = self.written or Status()
+        if self.apart_since is None:
+            # A change that is being judged must not widen the band that it is judged by.
+            self.bands = self.scatters.bands()
+        if now - self.learned_at < self.learned_pause_s:
+            shown = shown.model_copy(update={"model": written.model})
+        apart = not holds(written, shown, self.bands)
+        far = apart and not roughly_holds(written, shown, self.bands)
+        self.apart_since = _since(self.apart_since, apart, now)
+        self.far_since = _since(self.far_since, far, now)
+        if self.apart_since is None:
+            return None
+        due = self.apart_since + APART_S
+        if self.far_since is not None:
+            due = min(due, self.far_since + FAR_S)
+        return max(0.0, due - now, self.written_at + FIGURES_S - now)
+
+    def wrote(self, status: Status, now: float) -> None:
+        """This is what is written now."""
+        before = self.written or Status()
+        if status.model != before.model:
+            alone = status.model_copy(update={"model": before.model})
+            grown = min(LEARNED_GROWTH * self.learned_pause_s, LEARNED_MOST_S)
+            self.learned_pause_s = grown if holds(before, alone, self.bands) else LEARNED_S
+            self.learned_at = now
+        self.written, self.written_at = status, now
+        self.apart_since = self.far_since = None
 
     def loads(self) -> dict[str, int]:
         """Requests running and waiting by pod, as last read; pods that did not tell are missing."""
@@ -171,6 +232,13 @@ class Server:
             for pod in pods
             if pod.running is not None and pod.waiting is not None
         }
+
+
+def _since(before: float | None, holds_now: bool, now: float) -> float | None:
+    """Since when something holds."""
+    if not holds_now:
+        return None
+    return now if before is None else before
 
 
 class Registry:

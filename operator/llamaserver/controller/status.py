@@ -98,6 +98,12 @@ def compose(
     )
 
 
+def as_measured(composed: Status, report: Report, learned: Learned | None, now: Moment) -> Status:
+    """The status as composed at the last look, with what has been measured since."""
+    model = composed.model if learned is None else _figures(learned)
+    return composed.model_copy(update={"model": model, **_measured(report, composed, now)})
+
+
 def tells_something_new(before: Status, after: Status) -> bool:
     """True when more than figures and the words around them has changed."""
     return _core(before) != _core(after)

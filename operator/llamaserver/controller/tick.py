@@ -24,6 +24,7 @@ from llamaserver.controller.queue import Key, WorkQueue
 from llamaserver.controller.report import Outcome, report, telling, word
 from llamaserver.controller.runtime import Report, Server
 from llamaserver.controller.standing import standing
+from llamaserver.controller.status import Moment, as_measured
 from llamaserver.desired.deployment import IMAGE_PULL_ALLOWANCE_S
 from llamaserver.engine import Applied, EngineClient, Refused, Target, Unreachable
 from llamaserver.observe import Failure, Sample, advance
@@ -46,8 +47,6 @@ class TickTimes:
     lease_s: float = 120.0
     first_report_s: float = 20.0
     """How long after a restart status keeps what an earlier leader wrote while nothing is known yet."""
-    figures_s: float = 10.0
-    """How often status is looked at when nothing but figures moves."""
 
 
 class Ticker:
@@ -169,7 +168,7 @@ class Ticker:
         if server.report is None and not self._tells(server, decision, now):
             return
         before, server.report = server.report, told
-        self._wake(server.key, before, told)
+        self._wake(server, before, told)
 
     async def _follow_downloads(self, server: Server, known: list[pods.Pod]) -> None:
         """Ask how far they are. Status is looked at now and then while pods start; at once for what is first
@@ -258,12 +257,20 @@ class Ticker:
         took = [seconds for seconds in server.cold_starts.values() if seconds is not None]
         return statistics.median(took) if took else None
 
-    def _wake(self, key: Key, before: Report | None, now: Report) -> None:
-        """Have status looked at: at once when something happened, now and then when only figures moved."""
+    def _wake(self, server: Server, before: Report | None, now: Report) -> None:
+        """Have status looked at: at once when something happened; when only figures moved, once they have
+        been out of the bands round those that are written for long enough.
+        """
+        wait: float | None = 0.0
+        if server.composed is not None:
+            moment = Moment(now.at, self._wall())
+            shown = as_measured(server.composed, now, server.learned(now.at), moment)
+            server.scatters = server.scatters.then(shown.observed, now.at)
+            wait = server.rewritten_in(shown, now.at)
         if before is None or telling(before) != telling(now):
-            self._queue.add(key)
-        elif before.decision.observed != now.decision.observed:
-            self._queue.add(key, after_s=self._times.figures_s)
+            wait = 0.0
+        if wait is not None:
+            self._queue.add(server.key, after_s=wait)
 
     def _tells(self, server: Server, decision: Decision, now: float) -> bool:
         """Whether a first report is worth more than what an earlier leader left in status.
