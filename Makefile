@@ -96,6 +96,10 @@ bench-engine: venv ## The law beside the best fixed settings, on a real vLLM; an
 bench-control: venv ## The law beside other policies, in simulation; half an hour. SCENARIOS=S1 for some, BENCH="--help" for more.
 	@PYTHONPATH=operator:tests $(PYTHON) tests/control/bench.py $(filter-out e2e,$(SCENARIOS)) $(BENCH)
 
+.PHONY: bench-operator
+bench-operator: venv binaries ## 200 LlamaServers at once: how soon each has its Deployment, and what a render takes. BENCH="--help" for more.
+	@PYTHONPATH=operator:tests:e2e $(PYTHON) -m controller.bench $(BENCH)
+
 .PHONY: e2e
 e2e: venv ## The end-to-end scenarios, on the cluster of `make cluster`. SCENARIOS=FILES for some of them.
 	@$(NODE) build flux keda

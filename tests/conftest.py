@@ -381,7 +381,7 @@ def _api_command(programs: Path, folder: Path, etcd_port: int, port: int) -> lis
         f"--service-account-key-file={folder / 'accounts.key'}",
         f"--service-account-signing-key-file={folder / 'accounts.key'}",
         "--service-account-issuer=https://kubernetes.default.svc",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-cluster-ip-range=10.0.0.0/16",
         # No controller makes service accounts here, so pods must be admitted without one.
         "--disable-admission-plugins=ServiceAccount",
     ]

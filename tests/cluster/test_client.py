@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,6 +66,52 @@ async def test_a_uid_binds_an_apply_to_one_incarnation(kube: AioKube, namespace:
     with pytest.raises(ConflictError):
         await kube.apply(obj)
     assert await kube.get(CONFIG_MAP, namespace, "keys") is None
+
+
+def service(namespace: str) -> Object:
+    metadata = {"name": "keys", "namespace": namespace}
+    spec = {"ports": [{"port": 80}], "selector": {"a": "b"}}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def deployment(namespace: str) -> Object:
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": pod}
+    metadata = {"name": "keys", "namespace": namespace}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}
+
+
+def budget(namespace: str) -> Object:
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}}
+    metadata = {"name": "keys", "namespace": namespace}
+    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize("child", [config_map, service, deployment, budget], ids=lambda it: it.__name__)
+async def test_making_touches_nothing_of_that_name(
+    child: Callable[[str], Object], kube: AioKube, namespace: str, api_server: Any
+) -> None:
+    wanted = child(namespace)
+    wanted["metadata"]["labels"] = {"ours": "yes"}
+    theirs = api_server.create(child(namespace)).body
+    with pytest.raises(ConflictError):
+        await kube.create(wanted)
+    assert api_server.get(theirs).body == theirs
+    api_server.request("DELETE", api_server.path(theirs))
+    made = await kube.create(wanted)
+    assert made["metadata"]["labels"] == {"ours": "yes"}
+    with pytest.raises(ConflictError):
+        await kube.create(wanted)
+
+
+async def test_what_was_made_is_changed_as_what_was_applied(kube: AioKube, namespace: str) -> None:
+    made = await kube.create(config_map(namespace, a="1", b="2"))
+    (entry,) = made["metadata"]["managedFields"]
+    assert (entry["manager"], entry["operation"]) == ("llamaserver-operator", "Apply")
+    changed = await kube.apply(config_map(namespace, a="1"))
+    assert changed["data"] == {"a": "1"}, "a field that is no longer wanted goes"
+    again = await kube.apply(config_map(namespace, a="1"))
+    assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
 
 async def test_status_is_written_without_touching_the_spec(

@@ -154,6 +154,22 @@ def _tuner_options(command: Any) -> Any:
     help="LlamaServers that are reconciled at the same time.",
 )
 @click.option(
+    "--kube-api-qps",
+    envvar="LLAMASERVER_KUBE_API_QPS",
+    type=click.FloatRange(1, 10_000),
+    default=_DEFAULTS.kube_api_qps,
+    show_default=True,
+    help="Calls a second to the API server at most, in the long run. Watches do not count.",
+)
+@click.option(
+    "--kube-api-burst",
+    envvar="LLAMASERVER_KUBE_API_BURST",
+    type=click.IntRange(1, 100_000),
+    default=_DEFAULTS.kube_api_burst,
+    show_default=True,
+    help="Calls that may be made at once beyond that, as for many new LlamaServers.",
+)
+@click.option(
     "--allow-pod-template",
     envvar="LLAMASERVER_ALLOW_POD_TEMPLATE",
     type=click.BOOL,

@@ -33,6 +33,10 @@ _APPLY = "application/apply-patch+yaml"
 _JSON = "application/json"
 _PAGE = 500
 _LIST_DEADLINE_S = 60.0
+_OF_NONE = "1"
+"""A resourceVersion that no object has: the first write to a store makes the second revision. An object that
+is there conflicts with it; where there is none an apply does not ask for it.
+"""
 
 Query = list[tuple[str, str]]
 
@@ -40,7 +44,8 @@ Query = list[tuple[str, str]]
 class AioKube:
     """One client for the whole process. Use as an async context manager.
 
-    `deadline_s` bounds every call from the moment it is made, waiting for a free slot included.
+    `deadline_s` bounds every call from the moment it is made, waiting for a free slot included. A call over
+    `burst` waits until its turn comes, `per_second` of them a second.
     `observe` is told (verb, plural, outcome) of each call: outcome is "ok" or the error's reason.
     """
 
@@ -50,8 +55,8 @@ class AioKube:
         *,
         deadline_s: float = 10.0,
         concurrency: int = 16,
-        per_second: float = 50.0,
-        burst: float = 200.0,
+        per_second: float = 200.0,
+        burst: float = 1000.0,
         observe: Callable[[str, str, str], None] | None = None,
     ) -> None:
         self._client = ApiClient(configuration)
@@ -92,6 +97,12 @@ class AioKube:
         access.check("create" if kind.plural != "pods" else "patch", kind)
         query = [("fieldManager", manager), ("force", "true" if force else "false")]
         return await self._call("patch", kind, namespace, name, query=query, body=obj, content_type=_APPLY)
+
+    async def create(self, obj: Object) -> Object:
+        """See `Kube.create`. A POST would make the fields another manager's, by the operation Update: those
+        that a later apply leaves out would stay for ever.
+        """
+        return await self.apply({**obj, "metadata": {**obj["metadata"], "resourceVersion": _OF_NONE}})
 
     async def apply_status(self, obj: Object) -> Object:
         """See `Kube.apply_status`."""

@@ -24,6 +24,12 @@ class Kube(Protocol):
         """Server-side apply. With `metadata.uid`, any other incarnation is a ConflictError."""
         ...
 
+    async def create(self, obj: Object) -> Object:
+        """Server-side apply of an object that must not be there yet: one of its name, whoever's it is, is a
+        ConflictError and is not touched.
+        """
+        ...
+
     async def apply_status(self, obj: Object) -> Object:
         """Server-side apply of the status subresource; `obj` holds names and `status` alone."""
         ...
@@ -66,6 +72,10 @@ class LeaderOnly:
     async def apply(self, obj: Object, *, manager: str = FIELD_MANAGER, force: bool = True) -> Object:
         self._check()
         return await self._kube.apply(obj, manager=manager, force=force)
+
+    async def create(self, obj: Object) -> Object:
+        self._check()
+        return await self._kube.create(obj)
 
     async def apply_status(self, obj: Object) -> Object:
         self._check()

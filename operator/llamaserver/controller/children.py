@@ -2,7 +2,8 @@
 
 A child that has not changed since it was last compared costs nothing. One that has, or that this process has
 never compared, costs one read; a write follows only if a field we own differs. So a restart of the operator
-writes nothing.
+writes nothing. One that the watches know nothing of is made at once, on condition that there is none of its
+name: only a name that is taken has to be looked at.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from llamaserver.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
-from llamaserver.cluster import Kube
+from llamaserver.cluster import ConflictError, Kube
 from llamaserver.cluster.kinds import DEPLOYMENT, POD_DISRUPTION_BUDGET, Kind, Object, kind_of
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.diff import HASH_ANNOTATION, covers, digest, fingerprint
@@ -20,6 +21,9 @@ from llamaserver.controller.queue import Key, RetryLater
 from llamaserver.controller.rollouts import cause_of, new_cause, with_cause
 from llamaserver.desired import DesiredFleet
 from llamaserver.desired.replicas import HANDOVER_MANAGER, handover
+
+_MOVED_S = 1.0
+"""After this long what has changed at the moment of a write is looked at again."""
 
 
 class ForeignObjectError(Exception):
@@ -60,7 +64,8 @@ class Children:
 
         Raises:
             ForeignObjectError: a name is taken.
-            RetryLater: an object of an earlier LlamaServer of this name is still being collected.
+            RetryLater: an object of an earlier LlamaServer of this name is still being collected, or one was
+                made or replaced by somebody else at this moment.
             ApiError: the API server could not be asked, or refused.
         """
         written = []
@@ -95,22 +100,42 @@ class Children:
         known = self._cache.get(kind, key.namespace, name)
         if known is not None and self._settled.get(child) == (mark, fingerprint(known)):
             return None
-        live = await self._kube.get(kind, key.namespace, name)
-        if live is not None:
+        live = None if known is None else await self._kube.get(kind, key.namespace, name)
+        made = await self._make(wanted) if live is None else None
+        if made is not None:
+            change = Written(kind, name, wanted, None)
+        else:
+            live = live or await self._kube.get(kind, key.namespace, name)
+            if live is None:
+                raise RetryLater(f"{kind.kind} {name} comes and goes", after_s=_MOVED_S)
             _check_owner(key, uid, kind, live)
             if covers(live, wanted):
                 self._cache.put(kind, live)
                 self._settled[child] = (mark, fingerprint(live))
                 return None
-        change = _change(kind, name, wanted, live)
-        if live is not None:
+            change = _change(kind, name, wanted, live)
             await self._hand_over(kind, live, obj)
-        applied = await self._kube.apply(change.wanted)
+            made = await self._change(change, live)
         # What is judged in this same pass must be what this write has made of it.
-        self._cache.put(kind, applied)
-        self._settled[child] = (mark, fingerprint(applied))
+        self._cache.put(kind, made)
+        self._settled[child] = (mark, fingerprint(made))
         after_write(change)
         return change
+
+    async def _make(self, wanted: Object) -> Object | None:
+        """The object as it is made, or None where one has its name."""
+        try:
+            return await self._kube.create(wanted)
+        except ConflictError:
+            return None
+
+    async def _change(self, change: Written, live: Object) -> Object:
+        """The object as it is changed: the very one that was looked at, and no other of its name."""
+        metadata = {**change.wanted["metadata"], "uid": live["metadata"]["uid"]}
+        try:
+            return await self._kube.apply({**change.wanted, "metadata": metadata})
+        except ConflictError as error:
+            raise RetryLater(error.message, after_s=_MOVED_S) from None
 
     async def _hand_over(self, kind: Kind, live: Object, obj: Object) -> None:
         """Before we give up a Deployment's number of replicas, let the present number have another owner."""

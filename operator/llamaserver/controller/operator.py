@@ -46,6 +46,8 @@ from llamaserver.telemetry import Canary, HealthServer, LoopLag, Metrics, Probes
 _log = logging.getLogger(__name__)
 
 _SILENT_S = 60.0
+_SLOTS_BESIDE = 8
+"""Calls to the API server that may be under way beside one of each worker: the lease, events, lists."""
 _KEYS_S = 60.0
 _KEYS_RETRY_S = 5.0
 
@@ -77,7 +79,14 @@ class Operator:
         health = HealthServer(
             self.probes, self.metrics, host=self._options.http_host, port=self._options.http_port
         )
-        async with health, AioKube(configuration, observe=self._count_call) as kube:
+        kube = AioKube(
+            configuration,
+            concurrency=self._options.workers + _SLOTS_BESIDE,
+            per_second=self._options.kube_api_qps,
+            burst=self._options.kube_api_burst,
+            observe=self._count_call,
+        )
+        async with health, kube:
             self.http_port = health.port
             with _signals(self.stop):
                 return await self._run(kube)

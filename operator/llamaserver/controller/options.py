@@ -31,7 +31,9 @@ class Options:
     resync_seconds: float = 300.0
     pre_stop_seconds: int = 15
     allow_pod_template: bool = True
-    workers: int = 8
+    workers: int = 16
+    kube_api_qps: float = 200.0
+    kube_api_burst: int = 1000
     prometheus_url: str | None = None
     """None: no LlamaServer can have its figures from Prometheus."""
     prometheus_token_file: Path | None = None
