@@ -340,8 +340,8 @@ def test_a_restarted_engine_gets_both_back_and_holds() -> None:
     assert world.violated(130) <= 0.05
 
 
-def test_a_reserve_for_long_prompts_is_part_of_what_a_step_may_carry() -> None:
-    """With --long-prefill-token-threshold the reserve is a floor, not an addition."""
+def test_a_reserve_for_prompts_is_part_of_what_a_step_may_carry() -> None:
+    """What the engine needs to get on with a prompt at all is a floor, not an addition."""
     world = World(Objective(0.060, Statistic.P95), streams=late, chunk_reserve=64, seed=3).run(200)
     assert world.violated(25) <= 0.05
     assert world.engines["pod-1"].budget - world.engines["pod-1"].cap >= 64

@@ -121,6 +121,18 @@ def test_while_a_cap_drains_every_running_sequence_keeps_its_tokens(running: int
         assert budget == LIMITS.min_budget(cap)
 
 
+@settings(deadline=None)
+@given(running=st.integers(0, 32), cap=st.integers(1, 32), owed=st.integers(0, 4000))
+def test_what_prompts_before_decodes_take_is_left_to_them_as_far_as_the_engine_started(
+    running: int, cap: int, owed: int
+) -> None:
+    setpoints = Setpoints(LIMITS)
+    assert setpoints.put(Change(cap, LIMITS.min_budget(cap), 1, 60), 0.0) is None
+    budget = setpoints.budget_in_force(running, owed)
+    assert budget >= min(LIMITS.start_budget, owed)
+    assert budget == max(setpoints.budget_in_force(running), min(LIMITS.start_budget, owed))
+
+
 def test_the_smallest_budget_never_exceeds_the_largest() -> None:
     tight = Limits(32, 64, 32, 64, 4, 128, {CAP: "", BUDGET: ""})
     assert tight.min_budget(32) == 64

@@ -54,6 +54,10 @@ class PlantPort(SchedulerPort):
         """How many sequences run."""
         return len(self._plant.running)
 
+    def owed(self) -> int:
+        """No prompt stands before a decode: the one that is being prefilled is always the last."""
+        return 0
+
     def gauges(self) -> dict[str, Any]:
         """What the plant holds now."""
         said = self._said()

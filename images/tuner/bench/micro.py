@@ -31,7 +31,7 @@ def scheduler(batch: int) -> Any:
     does not."""
     stock = object.__new__(Scheduler)
     stock.__dict__.update(
-        running=[None] * batch,
+        running=[SimpleNamespace(is_prefill_chunk=False) for _ in range(batch)],
         requests={},
         max_num_running_reqs=512,
         max_num_active_reqs=512,

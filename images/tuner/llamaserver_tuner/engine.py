@@ -218,7 +218,8 @@ class EngineTuner:
         if not live[CAP] and port.cap != setpoints.cap:
             port.cap = setpoints.cap
         if not live[BUDGET]:
-            budget = setpoints.budget_in_force(port.running)
+            lowered = setpoints.budget < port.limits.start_budget
+            budget = setpoints.budget_in_force(port.running, port.owed() if lowered else 0)
             if port.budget != budget:
                 port.budget = budget
 

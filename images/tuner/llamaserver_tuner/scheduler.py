@@ -10,7 +10,8 @@ Two attributes are written, both plain integers that `Scheduler.schedule` reads 
   admission; they drain. Above `max_num_running_reqs` the scheduler's own assertion would end the engine, at 0
   it would spin.
 - `max_num_scheduled_tokens`, the token budget of a step. It is safe where prefill is chunked at will; see
-  `_budget_obstacle` and `_chunk_reserve` for where it is not.
+  `_budget_obstacle` and `_chunk_reserve` for where it is not, and `SchedulerPort.owed` for prompts that stand
+  before decodes.
 
 `max_num_running_reqs` is never written: it sizes buffers and graphs, and an assertion compares it with what
 runs.
@@ -18,7 +19,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -33,6 +34,8 @@ _UNPAUSED = "UNPAUSED"
 """`PauseState` of an engine that nobody told to stand still."""
 WAITING_LOOKED_AT = 256
 """How many waiting requests are looked at for their lengths: a queue may hold a hundred thousand."""
+_UNBLOCKED = ("WAITING", "PREEMPTED")
+"""Names of the `RequestStatus` of those that wait for nothing that they would have to be told of."""
 _QUEUED = 1
 """`EngineCoreEventType.QUEUED`: the event a request gets when it enters the scheduler."""
 
@@ -82,6 +85,8 @@ class SchedulerPort:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.limits = _limits(scheduler)
+        self._chunk_limit = _long_prefill_threshold(scheduler) or self.limits.start_budget
+        """The most tokens of one prompt in a step."""
         self.pipeline_parallel_size = _pipeline_parallel_size(scheduler)
 
     @property
@@ -111,6 +116,31 @@ class SchedulerPort:
         """How many sequences run. Under asynchronous scheduling this includes some that are about to end."""
         return len(self._scheduler.running)
 
+    def owed(self) -> int:
+        """Return the tokens that the running list takes up to its last decode, where a prompt stands before
+        one; 0 where all prompts come last.
+
+        The scheduler serves the list from its front and gives a prompt all that is left, so at first only the
+        last of it can be a prompt: nobody is admitted behind one that took the rest. One that was held back
+        (by `long_prefill_token_threshold`, a full encoder cache, the edge of a block) leaves some, and who is
+        admitted with that soon decodes behind it. What all of them took fitted into the budget of that step.
+        It need not fit into a smaller one, and a decode that gets nothing waits until the prompts are done.
+        """
+        running = self._scheduler.running
+        try:
+            prefilling = [request.is_prefill_chunk for request in running]
+        except AttributeError:
+            return self.limits.start_budget  # this release's requests do not tell: no budget is too small
+        if True not in prefilling or False not in prefilling[prefilling.index(True) :]:
+            return 0
+        until = len(prefilling) - prefilling[::-1].index(False)
+        return sum(
+            min(self._chunk_limit, request.num_tokens - request.num_computed_tokens)
+            if is_prompt
+            else self.limits.tokens_per_seq
+            for request, is_prompt in zip(running[:until], prefilling, strict=False)
+        )
+
     def has(self, request_id: str) -> bool:
         """Whether the request is known: a second call of add_request for it is a further turn, not an
         arrival."""
@@ -120,20 +150,16 @@ class SchedulerPort:
         """Return what the scheduler holds now.
 
         `waiting` is every request that waits, like vLLM's `num_requests_waiting`; `waiting_deferred` is the
-        part of it that waits for something else than room: an adapter slot, a KV transfer, a grammar, more
-        input. (vLLM goes on counting a request there whose KV cache has come; here it waits for room like
-        others.) `waiting_for_streaming_input` is the part of both that keeps its place under the admission
-        cap: sessions that paused for more input. `paused` says that somebody told the engine to schedule
-        nothing, or nothing new.
+        part of it that waits for something else than room, see `_deferred`. `waiting_for_streaming_input` is
+        the part of both that keeps its place under the admission cap: sessions that paused for more input.
+        `paused` says that somebody told the engine to schedule nothing, or nothing new.
         """
         scheduler = self._scheduler
         running, waiting = scheduler.get_request_counts()
-        deferred = getattr(scheduler, "deferred_waiting", ())
-        loaded = map(scheduler.requests.get, tuple(getattr(scheduler, "finished_recving_kv_req_ids", ())))
         return {
             "running": running,
             "waiting": waiting,
-            "waiting_deferred": len(deferred) - sum(request in deferred for request in loaded),
+            "waiting_deferred": _deferred(scheduler),
             "waiting_for_streaming_input": int(getattr(scheduler, "num_waiting_for_streaming_input", 0)),
             "paused": getattr(getattr(scheduler, "pause_state", None), "name", _UNPAUSED) != _UNPAUSED,
             "max_model_len": getattr(scheduler, "max_model_len", None),
@@ -181,6 +207,44 @@ class SchedulerPort:
             # Blocks times block size is not it where layers of several kinds share the pool.
             "capacity_tokens": getattr(self._scheduler.cache_config, "kv_cache_size_tokens", None),
         }
+
+
+def _deferred(scheduler: Any) -> int:
+    """Return how many requests wait for something else than room: an adapter slot, a KV transfer, a grammar,
+    more input.
+
+    vLLM looks again at those that it has put aside only when it looks for somebody to admit, so while the cap
+    is reached it goes on counting those whose grammar or KV cache has come, or whose adapter runs by now.
+    They wait for room like others.
+    """
+    deferred = getattr(scheduler, "deferred_waiting", ())
+    if not deferred:
+        return 0
+    come = getattr(scheduler, "finished_recving_kv_req_ids", ())
+    taken = _taken_adapters(scheduler)
+    return len(deferred) - sum(_wants_room(request, come, taken) for request in deferred)
+
+
+def _wants_room(request: Any, come: Container[str], taken: Container[int] | None) -> bool:
+    """Whether nothing but room is in the way of this request that was put aside."""
+    status = request.status.name
+    if status == "WAITING_FOR_REMOTE_KVS":
+        return request.request_id in come
+    if status == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR":
+        return request.structured_output_request.grammar is not None
+    adapter = getattr(request, "lora_request", None)
+    if adapter is None or status not in _UNBLOCKED:
+        return False
+    return taken is None or adapter.lora_int_id in taken
+
+
+def _taken_adapters(scheduler: Any) -> Container[int] | None:
+    """The adapters that fill all slots; None while one is free."""
+    config = getattr(scheduler, "lora_config", None)
+    if not config:
+        return None
+    active = {r.lora_request.lora_int_id for r in scheduler.running if r.lora_request}
+    return active if len(active) >= config.max_loras else None
 
 
 def _in_order(queue: Any) -> Iterable[Any]:
@@ -284,16 +348,14 @@ def _speculative_tokens(scheduler: Any) -> int:
     return int(getattr(scheduler, "num_spec_tokens", 0) or 0)
 
 
+def _long_prefill_threshold(scheduler: Any) -> int:
+    return int(getattr(scheduler.scheduler_config, "long_prefill_token_threshold", 0) or 0)
+
+
 def _chunk_reserve(scheduler: Any) -> int:
     """Return the tokens that prefill needs beyond the decodes of a step to get on at all."""
-    reserve = 0
-    if getattr(scheduler, "need_mamba_block_aligned_split", False):
-        # A chunk must end on a block's edge, or it is not scheduled.
-        reserve += int(scheduler.cache_config.block_size)
-    threshold = int(getattr(scheduler.scheduler_config, "long_prefill_token_threshold", 0) or 0)
-    if threshold:
-        # A long prompt may stand before decodes in the running list; it takes this much before they get
-        # theirs.
-        reserve += threshold
+    # A chunk must end on a block's edge, or it is not scheduled.
+    aligned = getattr(scheduler, "need_mamba_block_aligned_split", False)
+    block = int(scheduler.cache_config.block_size) if aligned else 0
     # A chunk may not end closer than this to the prompt's end (multi-module MTP drafts).
-    return reserve + int(getattr(scheduler, "num_prefill_lookahead", 0) or 0)
+    return block + int(getattr(scheduler, "num_prefill_lookahead", 0) or 0)

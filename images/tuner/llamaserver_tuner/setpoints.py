@@ -140,15 +140,17 @@ class Setpoints:
         self.budget = self.limits.start_budget
         self.lease_until = None
 
-    def budget_in_force(self, running: int) -> int:
-        """Return the budget for a step with `running` sequences.
+    def budget_in_force(self, running: int, owed: int = 0) -> int:
+        """Return the budget for a step with `running` sequences, of which those up to the last decode take
+        `owed` tokens where a prompt stands before one.
 
         While a lowered cap drains, more sequences run than the cap says, and a budget made for the cap would
-        starve the tail of them, and prompts: until they are gone, it is lifted by what they need. A law that
-        sets the budget for each step belongs here: the engine asks before every step.
+        starve the tail of them, and prompts: until they are gone, it is lifted by what they need. So it is
+        while a lowered budget finds prompts before decodes. A law that sets the budget for each step belongs
+        here: the engine asks before every step.
         """
         beyond = max(0, running - self.cap) * self.limits.tokens_per_seq
-        return min(self.limits.start_budget, self.budget + beyond)
+        return min(self.limits.start_budget, max(self.budget + beyond, owed))
 
     def remaining(self, now: float) -> float | None:
         """Return the seconds until the lease ends, or None without a lease."""

@@ -1,20 +1,20 @@
-"""The cap beside vLLM's own KV offloading: its real scheduler and connector, and a made-up worker that moves
-nothing but says when it would be done.
+"""Cap and budget beside vLLM's own KV offloading: its real scheduler and connector, and a made-up worker that
+moves nothing but says when it would be done.
 """
 
 from __future__ import annotations
 
+import random
 import unittest
 from collections import deque
 from typing import Any
 
-from vllm.config import CacheConfig, KVTransferConfig
+from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
+from walk import Walk
 
 from harness import BLOCK, Loop, make_config, make_request, make_scheduler, put, tuned
 from llamaserver_tuner.setpoints import BUDGET, CAP
@@ -25,27 +25,18 @@ LOAD_STEPS = 3
 
 def make_offloading(asynchronous: bool, role: str = "kv_both", **other: Any) -> Scheduler:
     """A scheduler whose cache holds a few sequences, and ten times as much beside it."""
-    config = make_config(asynchronous=asynchronous, **other)
-    config.cache_config = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
+    config = make_config(asynchronous=asynchronous, caching=True, **other)
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="OffloadingConnector",
         kv_role=role,
         kv_connector_extra_config={"cpu_bytes_to_use": 1 << 26},
     )
-    init_none_hash(sha256)
     return make_scheduler(config, blocks=60)
 
 
 def asked(name: str, user: int, output: int) -> Request:
     """A request whose prompt is that user's own, always the same."""
-    plain = make_request(name, PROMPT, output)
-    return Request(
-        request_id=name,
-        prompt_token_ids=[10 + user] * PROMPT,
-        sampling_params=plain.sampling_params,
-        pooling_params=None,
-        block_hasher=get_request_block_hasher(BLOCK, sha256),
-    )
+    return make_request(name, [10 + user] * PROMPT, output, cached=True)
 
 
 class Offloading(Loop):
@@ -126,6 +117,23 @@ class Cap(unittest.TestCase):
             )
         self.assertIn((0, 4, 4, 4), told, "all are being loaded")
         self.assertIn((1, 3, 0, 3), told, "one runs, and the others wait for nothing but its place")
+
+
+class BothKnobs(Walk):
+    def test_the_laws_hold_while_prompts_are_loaded_under_small_budgets(self) -> None:
+        """An engine that only takes what others have computed among them, which frees its blocks later."""
+        for role in ("kv_both", "kv_consumer"):
+            for asynchronous in (False, True):
+                with self.subTest(role=role, asynchronous=asynchronous):
+                    scheduler, rng = make_offloading(asynchronous, role, seqs=8), random.Random(1)
+                    loop = Offloading(scheduler)
+                    requests = [
+                        asked(f"{turn}/{user}", user, rng.randint(2, 40))
+                        for turn in range(4)
+                        for user in range(12)
+                    ]
+                    self.walk(scheduler, rng, requests, loop)
+                    self.assertGreater(loop.loads, 4)
 
 
 class Role(unittest.TestCase):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 import unittest
 from typing import Any
@@ -137,63 +136,6 @@ class Budget(unittest.TestCase):
         loop.drain()
 
 
-class BothKnobs(unittest.TestCase):
-    """The laws of a cap and a budget that move together, for any order of changes."""
-
-    CHUNK = 8
-    """The least that the operator leaves prefill beside the cap's decodes."""
-
-    def test_decodes_never_wait_prompts_get_on_and_the_start_values_come_back(self) -> None:
-        for seed in range(6):
-            for scheduler in both(seqs=16):
-                with self.subTest(f"{type(scheduler).__name__}, seed {seed}"):
-                    self.walk(scheduler, random.Random(seed))
-
-    def walk(self, scheduler: Scheduler, rng: random.Random) -> None:
-        clock = Clock()
-        tuner, loop = tuned(scheduler, clock), Loop(scheduler)
-        sizes = {f"r{i}": (rng.randint(1, 300), rng.randint(2, 80)) for i in range(60)}
-        for name, (prompt, output) in sizes.items():
-            scheduler.add_request(make_request(name, prompt, output))
-        for number in range(400):
-            if number % 7 == 0:
-                cap = rng.randint(1, 16)
-                budget = rng.choice([None, cap + self.CHUNK, min(512, cap + rng.randint(8, 400))])
-                self.assertNotIn("error", put(tuner, cap, budget, lease=30))
-            if not scheduler.has_requests():
-                break
-            self.step(scheduler, loop)
-        clock.now += 31
-        sizes["last"] = (10, 2)
-        scheduler.add_request(make_request("last", *sizes["last"]))
-        loop.step()
-        restored = scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens
-        self.assertEqual(restored, (16, 512))
-        loop.drain()
-        self.assertEqual(loop.tokens, {name: output for name, (_, output) in sizes.items()})
-        self.assertEqual(tuner.preemptions, 0)
-
-    def step(self, scheduler: Scheduler, loop: Loop) -> None:
-        decoding = {r.request_id for r in scheduler.running if not r.is_prefill_chunk and self.wants(r)}
-        prefilling = [r for r in scheduler.running if r.num_computed_tokens < r.num_prompt_tokens]
-        width = len(scheduler.running)
-        output = scheduler.schedule()
-        given = output.num_scheduled_tokens
-        self.assertLessEqual(decoding, set(given))
-        self.assertLessEqual(output.total_num_scheduled_tokens, scheduler.max_num_scheduled_tokens)
-        self.assertLessEqual(len(scheduler.running), max(width, scheduler.max_num_active_reqs))
-        if prefilling and width <= scheduler.max_num_active_reqs:
-            # No cap is being drained: the first prompt in line gets its share of every step.
-            self.assertGreater(given.get(prefilling[0].request_id, 0), 0)
-        loop.submit(output)
-
-    @staticmethod
-    def wants(request: Any) -> bool:
-        """Whether another token is due: under asynchronous scheduling the last ones are under way already."""
-        ahead = getattr(request, "num_output_placeholders", 0)
-        return bool(request.num_output_tokens + ahead < request.max_tokens)
-
-
 class Lease(unittest.TestCase):
     def test_an_idle_engine_is_back_at_its_start_when_somebody_looks(self) -> None:
         scheduler = make_scheduler(make_config(seqs=16))
@@ -262,16 +204,45 @@ class WhatIsLive(unittest.TestCase):
         del scheduler.max_num_active_reqs
         self.assertEqual(self.live(scheduler), ("NoAttribute", ""))
         self.assertEqual(SchedulerPort(scheduler).cap, 16)
-
-    def test_speculation_long_prompts_and_block_alignment_raise_the_smallest_budget(self) -> None:
-        scheduler = make_scheduler(make_config(long_prefill_token_threshold=100))
-        self.assertEqual(SchedulerPort(scheduler).limits.min_budget(4), 104)
         scheduler = make_scheduler()
-        scheduler.num_spec_tokens = 3
+        del scheduler.max_num_scheduled_tokens
+        self.assertEqual(self.live(scheduler), ("", "NoAttribute"))
+        tuner = tuned(scheduler)
+        self.assertEqual(tuner.read()[BUDGET], 512)
+        self.assertEqual(put(tuner, 4, 256)["error"]["field"], BUDGET)
+        self.assertEqual((put(tuner, 4)[CAP], hasattr(scheduler, "max_num_scheduled_tokens")), (4, False))
+
+    def test_a_release_whose_requests_do_not_tell_a_prompt_from_a_decode_keeps_its_budget_while_they_run(
+        self,
+    ) -> None:
+        scheduler = make_scheduler()
+        tuner, loop = tuned(scheduler), Loop(scheduler)
+        scheduler.add_request(make_request("r", 20, 30))
+        loop.step()
+        del scheduler.running[0].is_prefill_chunk
+        self.assertEqual((put(tuner, 4, 64)[BUDGET], tuner.failed), (512, ""))
+
+    def test_a_threshold_for_long_prompts_that_changes_with_their_number_keeps_the_budget(self) -> None:
+        config = make_config(long_prefill_token_threshold=64, long_prefill_token_threshold_adaptive=True)
+        self.assertEqual(self.live(make_scheduler(config)), ("", "AdaptivePrefillThreshold"))
+
+    def test_an_encoder_that_reads_all_of_its_input_first_keeps_the_budget(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.is_encoder_decoder = True
+        self.assertEqual(self.live(scheduler), ("", "EncoderDecoder"))
+        tuner = tuned(scheduler)
+        self.assertEqual(put(tuner, 4, 64)["error"]["reason"], "NotWritable")
+        self.assertEqual((put(tuner, 4)[CAP], scheduler.max_num_scheduled_tokens), (4, 512))
+
+    def test_speculation_its_look_ahead_and_block_alignment_raise_the_smallest_budget(self) -> None:
+        scheduler = make_scheduler(make_config(drafts=3))
+        self.assertEqual(SchedulerPort(scheduler).limits.min_budget(4), 16)
         scheduler.num_prefill_lookahead = 2
         self.assertEqual(SchedulerPort(scheduler).limits.min_budget(4), 18)
         scheduler.need_mamba_block_aligned_split = True
         self.assertEqual(SchedulerPort(scheduler).limits.min_budget(4), 34)
+        threshold = make_scheduler(make_config(long_prefill_token_threshold=100))
+        self.assertEqual(SchedulerPort(threshold).limits.min_budget(4), 4)
 
 
 class Failure(unittest.TestCase):

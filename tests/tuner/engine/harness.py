@@ -11,6 +11,7 @@ import logging
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,16 @@ from vllm.config import (
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
+    SpeculativeConfig,
     VllmConfig,
 )
 from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -36,6 +40,8 @@ from llamaserver_tuner.scheduler import SchedulerPort
 from llamaserver_tuner.setpoints import BUDGET, CAP
 
 logging.getLogger("vllm").setLevel(logging.CRITICAL)
+
+init_none_hash(sha256)
 
 BLOCK = 16
 FAR = time.time() + 3600
@@ -54,17 +60,22 @@ _LLAMA = {
 
 
 def make_config(
-    seqs: int = 16, tokens: int = 512, asynchronous: bool = False, **scheduler: Any
+    seqs: int = 16,
+    tokens: int = 512,
+    asynchronous: bool = False,
+    caching: bool = False,
+    drafts: int = 0,
+    **scheduler: Any,
 ) -> VllmConfig:
-    """A configuration for one small Llama on the CPU."""
+    """A configuration for one small Llama on the CPU; with prefix caching, or with so many n-gram drafts."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(_LLAMA))
         model = ModelConfig(
             model=folder, skip_tokenizer_init=True, dtype="float32", seed=0, max_model_len=2048
         )
-    return VllmConfig(
+    config = VllmConfig(
         model_config=model,
-        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=False),
+        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=caching),
         parallel_config=ParallelConfig(),
         device_config=DeviceConfig("cpu"),
         scheduler_config=SchedulerConfig(
@@ -76,6 +87,16 @@ def make_config(
             **scheduler,
         ),
     )
+    if drafts:
+        config.speculative_config = SpeculativeConfig(
+            method="ngram",
+            num_speculative_tokens=drafts,
+            prompt_lookup_max=4,
+            prompt_lookup_min=2,
+            target_model_config=model,
+            target_parallel_config=config.parallel_config,
+        )
+    return config
 
 
 def make_scheduler(
@@ -98,26 +119,41 @@ def make_scheduler(
     )
 
 
-def make_request(name: str, prompt: int, output: int, resumable: bool = False) -> Request:
-    """A request of `prompt` tokens that ends after `output` more."""
-    sampling = SamplingParams(max_tokens=output, ignore_eos=True)
-    sampling.update_from_generation_config({}, eos_token_id=2)
+def make_request(
+    name: str,
+    prompt: int | list[int],
+    output: int,
+    sampling: dict[str, Any] | None = None,
+    cached: bool = False,
+    **other: Any,
+) -> Request:
+    """A request with that prompt (or with one of so many tokens) that ends after `output` more; `cached` lets
+    the prefix cache know it."""
+    params = SamplingParams(max_tokens=output, ignore_eos=True, **(sampling or {}))
+    params.update_from_generation_config({}, eos_token_id=2)
+    if cached:
+        other["block_hasher"] = get_request_block_hasher(BLOCK, sha256)
     return Request(
         request_id=name,
-        prompt_token_ids=[7] * prompt,
-        sampling_params=sampling,
+        prompt_token_ids=[7] * prompt if isinstance(prompt, int) else prompt,
+        sampling_params=params,
         pooling_params=None,
-        resumable=resumable,
+        **other,
     )
 
 
-def model_output(scheduler: Scheduler, scheduled: Any) -> ModelRunnerOutput:
-    """What a model runner would say: one token for every sequence whose prompt is done with this step."""
+def model_output(
+    scheduler: Scheduler, scheduled: Any, accepted: Callable[[int], int] | None = None
+) -> ModelRunnerOutput:
+    """What a model runner would say: one token for every sequence whose prompt is done with this step, and as
+    many of its drafts as are `accepted`."""
     names = list(scheduled.num_scheduled_tokens)
     tokens = []
     for name in names:
         request = scheduler.requests.get(name)
-        tokens.append([] if request is None or request.is_prefill_chunk else [5])
+        drafts = len(scheduled.scheduled_spec_decode_tokens.get(name, ()))
+        more = accepted(drafts) if accepted and drafts else 0
+        tokens.append([] if request is None or request.is_prefill_chunk else [5] * (1 + more))
     return ModelRunnerOutput(
         req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens
     )
@@ -127,8 +163,11 @@ class Loop:
     """vLLM's engine loop around a scheduler: synchronous, or with a batch queue like asynchronous
     scheduling."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, accepted: Callable[[int], int] | None = None) -> None:
+        """`accepted` says how many of so many drafts hold; as many are made anew where drafts are known
+        before a step is scheduled."""
         self.scheduler = scheduler
+        self.accepted = accepted
         self.depth = 2 if isinstance(scheduler, AsyncScheduler) else 1
         self.finished: set[str] = set()
         self.tokens: dict[str, int] = {}
@@ -142,7 +181,8 @@ class Loop:
 
     def submit(self, scheduled: Any) -> Any:
         """Run a step that was scheduled; return the SchedulerOutput whose output was processed, or None."""
-        self._queue.append((scheduled, self.answered(model_output(self.scheduler, scheduled))))
+        output = model_output(self.scheduler, scheduled, self.accepted)
+        self._queue.append((scheduled, self.answered(output)))
         return self._process() if len(self._queue) >= self.depth else None
 
     def answered(self, output: ModelRunnerOutput) -> ModelRunnerOutput:
@@ -167,7 +207,15 @@ class Loop:
                 self.tokens[one.request_id] = self.tokens.get(one.request_id, 0) + len(one.new_token_ids)
                 if one.finish_reason is not None:
                     self.finished.add(one.request_id)
+        if self.accepted and self.depth == 1:
+            self._draft(list(scheduled.num_scheduled_tokens))
         return scheduled
+
+    def _draft(self, names: list[str]) -> None:
+        """What the engine core does after a step of the synchronous loop: the drafts for the next one."""
+        assert self.accepted is not None
+        made = [[9] * self.accepted(self.scheduler.num_spec_tokens) for _ in names]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(names, made))
 
 
 class Clock:
