@@ -40,6 +40,7 @@ class Bench:
         self._started = datetime.now(UTC)
         self._found: list[Measured] = []
         self._versions = versions()
+        self._tuner_us: float | None = None
         self._incomplete = "the run has not ended"
 
     def run(self) -> int:
@@ -52,6 +53,7 @@ class Bench:
         model = settings.model or engine_model(python)
         failed: list[str] = []
         try:
+            self._tuner_us = tuner_us(python)
             for one in work:
                 self._progress.headline(f"{one.scenario.name}: {one.scenario.says}")
                 try:
@@ -101,6 +103,7 @@ class Bench:
                 "dtype": machine.fast_dtype(),
             },
             versions=self._versions,
+            tuner_us=self._tuner_us,
             incomplete=self._incomplete,
             seconds=self._progress.elapsed,
         )
@@ -114,6 +117,19 @@ def versions() -> dict[str, str]:
     command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return {**found, "commit": done.stdout.strip()} if done.returncode == 0 else found
+
+
+def tuner_us(python: Path) -> float | None:
+    """Microseconds a step of the tuner's own work in the engine at the bench's batch, timed inside vLLM; None
+    where that fails.
+    """
+    tuner = REPOSITORY / "images" / "tuner"
+    command = [str(python), "-W", "ignore", str(tuner / "bench" / "micro.py")]
+    environment = {**os.environ, "PYTHONPATH": str(tuner), "VLLM_LOGGING_LEVEL": "CRITICAL"}
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    if done.returncode != 0:
+        return None
+    return float(json.loads(done.stdout)["engine_core_decode"]["32"])
 
 
 @contextmanager

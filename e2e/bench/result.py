@@ -21,10 +21,13 @@ def result(
     started: str,
     machine: Mapping[str, Any],
     versions: Mapping[str, str],
+    tuner_us: float | None = None,
     incomplete: str,
     seconds: float,
 ) -> Json:
-    """Everything that is known. `incomplete` says why that is less than was asked for; "" when it is all."""
+    """Everything that is known. `incomplete` says why that is less than was asked for; "" when it is all.
+    `tuner_us` is what the tuner's own work takes of a step, in microseconds.
+    """
     measured = list(found)
     costs = [m.us_per_step for m in measured if m.us_per_step is not None]
     of_engine = next((m.versions for m in measured if m.versions), {})
@@ -43,7 +46,7 @@ def result(
             "statistic": wanted.statistic,
             "policies": list(wanted.policies),
         },
-        "actuator_us_per_step": max(costs) if costs else None,
+        "actuator_us_per_step": (tuner_us or 0.0) + max(costs, default=0.0) or None,
         "scenarios": {m.scenario.name: scenario(wanted, m) for m in measured if m.points},
     }
 

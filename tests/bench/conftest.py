@@ -88,7 +88,9 @@ def measured(figure: Make) -> Measured:
 def report(measured: Measured, wanted: Callable[..., Wanted]) -> Callable[..., dict[str, Any]]:
     """Makes the whole result of that scenario."""
 
-    def make(found: Measured = measured, incomplete: str = "", **changes: Any) -> dict[str, Any]:
+    def make(
+        found: Measured = measured, incomplete: str = "", tuner_us: float | None = None, **changes: Any
+    ) -> dict[str, Any]:
         asked = wanted(scenarios=(SCENARIOS["chat_mix"],), **changes)
         machine = {"cpu": "a processor", "cores": 2, "memory_gib": 23.4, "kernel": "6.1", "dtype": "float32"}
         return result(
@@ -97,6 +99,7 @@ def report(measured: Measured, wanted: Callable[..., Wanted]) -> Callable[..., d
             started="2026-01-01T00:00:00Z",
             machine=machine,
             versions={"commit": "abc"},
+            tuner_us=tuner_us,
             incomplete=incomplete,
             seconds=480.0,
         )

@@ -45,10 +45,12 @@ def test_the_sweep_holds_every_fixed_setting_that_was_tried(report, measured) ->
     assert all(point.keys() >= FIGURES for point in sweep)
 
 
-def test_the_cost_of_a_part_inside_the_engine_is_null_until_a_variant_tells_it(report, measured) -> None:
+def test_the_cost_inside_the_engine_is_the_tuners_and_that_of_a_variants_own_part(report, measured) -> None:
     assert report()["actuator_us_per_step"] is None
+    assert report(tuner_us=3.0)["actuator_us_per_step"] == 3.0
     measured.us_per_step = 3.5
     assert report()["actuator_us_per_step"] == 3.5
+    assert report(tuner_us=3.0)["actuator_us_per_step"] == 6.5
 
 
 def test_a_run_that_was_cut_short_says_so_and_shows_what_is_known(report, measured) -> None:
