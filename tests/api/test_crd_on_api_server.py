@@ -13,6 +13,7 @@ import yaml
 
 from llamaserver.api import Condition, ConditionType, Status, parse, set_condition
 from llamaserver.api.crd import crd
+from llamaserver.api.enums import Binding
 from llamaserver.api.names import selector_labels, selector_text
 from llamaserver.api.status import (
     NOT_SEEN,
@@ -61,6 +62,8 @@ def full_status() -> Status:
             num_seqs=96,
             ceiling=256,
             num_batched_tokens=1024,
+            binding=Binding.PREFILL_BUDGET,
+            prefill_budget="Live",
             actuator=Actuator.LIVE,
             pods=(
                 PodTuning(
@@ -285,8 +288,14 @@ class TestWhatPeopleSee:
             "REPLICAS": "2",
             "DIAGNOSIS": "AtCapacity",
         }
-        wide = api_server.kubectl("get", "lls", "-n", namespace, "-o", "wide").stdout.splitlines()[0].split()
-        assert {"RUNNING", "WAITING", "BUDGET"} <= set(wide)
+        wide = api_server.kubectl("get", "lls", "-n", namespace, "-o", "wide").stdout.splitlines()
+        more = dict(zip(wide[0].split(), wide[1].split(), strict=False))
+        assert (more["BUDGET"], more["BINDS"], more["RUNNING"], more["WAITING"]) == (
+            "1024",
+            "PrefillBudget",
+            "118",
+            "3",
+        )
         by_category = api_server.kubectl("get", "llm", "-n", namespace, "-o", "name")
         assert by_category.stdout.split() == ["llamaserver.llamaserver.dev/chat"]
 

@@ -357,6 +357,31 @@ def test_tuned_says_why_not(given: Facts, expected: tuple[bool | None, str]) -> 
     assert verdict(given, "Tuned") == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "shown", "told"),
+    [
+        ("Live", "Live", ""),
+        ("NotATail", "NotATail", ""),
+        ("Fixed", "Fixed", ""),
+        ("", None, ""),
+        ("SpeculativeDecoding", "SpeculativeDecoding", "SpeculativeDecoding"),
+        ("AdaptivePrefillThreshold", "AdaptivePrefillThreshold", "AdaptivePrefillThreshold"),
+        ("somebody else's text", "Other", "Other"),
+    ],
+)
+def test_why_the_prefill_budget_stays_is_said_where_it_would_be_moved(
+    said: str, shown: str | None, told: str
+) -> None:
+    seen = report()
+    seen = replace(seen, decision=replace(seen.decision, prefill_budget=said))
+    tuning = status(facts(report=seen)).tuning
+    assert tuning is not None
+    assert tuning.prefill_budget == shown
+    (tuned,) = [one for one in judge(facts(report=seen)) if one.type == "Tuned"]
+    words = f"; the prefill budget stays at its start value: {told}" if told else ""
+    assert (tuned.status, tuned.message) == (True, f"every engine runs with what was decided{words}")
+
+
 def test_a_pod_that_answers_without_figures_does_not_report() -> None:
     assert verdict(facts(), "MetricsAvailable") == (True, "AllPodsReport")
     frozen = facts(report=report(silent={"chat-0": "no counter moved"}))

@@ -123,6 +123,7 @@ def _columns() -> list[dict[str, Any]]:
             ".status.tuning.numBatchedTokens",
             "Prefill budget in force, tokens per step and engine.",
         ),
+        _wide("Binds", "string", ".status.tuning.binding", "What holds requests back now."),
         _wide("Running", "integer", ".status.observed.running", "Sequences running."),
         _wide("Waiting", "integer", ".status.observed.waiting", "Requests waiting."),
         _wide("Desired", "integer", ".status.scaling.desiredReplicas", "Replicas held to be right."),

@@ -140,6 +140,12 @@ class TuningStatus(Group):
         "objective. PrefillBudget: prompts fill what the budget leaves them under the objective. "
         "MaxNumSeqs: the cap is as high as it may go. KVCache: memory.",
     )
+    prefill_budget: Short | None = Field(
+        default=None,
+        description="Live where the prefill budget is moved with the cap, else why it stays at its start "
+        "value, in one CamelCase word: Fixed by spec.tuning.prefillBudget; NotATail, for the objective is no "
+        "p90, p95 or p99; SpeculativeDecoding; or a word of the tuner.",
+    )
     actuator: Actuator | None = Field(
         default=None, description="Live when the running engines can be moved, else Unavailable."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llamaserver.api.enums import TuningMode
@@ -13,6 +13,10 @@ from llamaserver.control.objective import QUANTILES
 from llamaserver.control.state import Learned, PodState
 from llamaserver.control.types import Limits, Objective
 from llamaserver.observe.types import Sample
+
+LIVE, FIXED, NOT_A_TAIL = "Live", "Fixed", "NotATail"
+SPECULATIVE_DECODING, NOT_TOLD = "SpeculativeDecoding", "NotTold"
+"""What is said of the prefill budget, beside the reasons that engines give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,12 @@ class Context:
     @property
     def of_a_tail(self) -> bool:
         """Whether the objective is one that prefill decides as much as the batch does."""
-        return self.objective.itl_s is not None and self.quantile >= TAIL_QUANTILE
+        return of_a_tail(self.objective)
+
+
+def of_a_tail(objective: Objective) -> bool:
+    """Whether a percentile is promised that speaks of the tail, which the prefill budget shapes."""
+    return objective.itl_s is not None and QUANTILES.get(objective.itl_statistic, 0.0) >= TAIL_QUANTILE
 
 
 def settable(sample: Sample) -> bool:
@@ -72,21 +81,40 @@ def in_force(sample: Sample) -> int | None:
 
 
 def budget_range(limits: Limits, sample: Sample) -> BudgetRange | None:
-    """What all engines of the pod take as a token budget; None where it cannot be moved or is not told.
+    """What all engines of the pod take as a token budget; None where it may not or cannot be moved."""
+    if not limits.budget_moves or budget_obstacle(sample):
+        return None
+    return BudgetRange(
+        max(e.chunk_reserve or 0 for e in sample.engines),
+        min(e.start_num_scheduled_tokens or 0 for e in sample.engines),
+    )
 
-    Nor where sequences have room for speculative tokens: what drafts leave of it goes to prefill, so a budget
+
+def budget_obstacle(sample: Sample) -> str:
+    """Why the token budget of this pod's engines cannot be moved, in one CamelCase word; "" where it can.
+
+    Not where sequences have room for speculative tokens: what drafts leave of it goes to prefill, so a budget
     does not say how much prefill a step may carry.
     """
+    for e in sample.engines:
+        if e.live_budget:
+            return e.live_budget
+        if e.tokens_per_seq is None or e.chunk_reserve is None or e.start_num_scheduled_tokens is None:
+            return NOT_TOLD
+        if e.tokens_per_seq > 1:
+            return SPECULATIVE_DECODING
+    return "" if sample.engines else NOT_TOLD
+
+
+def budget_use(objective: Objective, limits: Limits, samples: Iterable[Sample]) -> str:
+    """Whether the prefill budget is moved with the cap, or why not, in one CamelCase word; "" where no engine
+    was heard of.
+    """
+    told = list(samples)
+    if not told:
+        return ""
     if not limits.budget_moves:
-        return None
-    found = [
-        BudgetRange(e.chunk_reserve, e.start_num_scheduled_tokens)
-        for e in sample.engines
-        if e.live_budget == ""
-        and e.tokens_per_seq == 1
-        and e.chunk_reserve is not None
-        and e.start_num_scheduled_tokens is not None
-    ]
-    if not found or len(found) < len(sample.engines):
-        return None
-    return BudgetRange(max(r.reserve for r in found), min(r.start for r in found))
+        return FIXED
+    if not of_a_tail(objective):
+        return NOT_A_TAIL
+    return next((word for sample in told if (word := budget_obstacle(sample))), LIVE)

@@ -9,7 +9,7 @@ from statistics import median
 from llamaserver.api.enums import TuningMode
 from llamaserver.control import binding, kv, trend
 from llamaserver.control import facts as about
-from llamaserver.control.context import Context
+from llamaserver.control.context import Context, budget_use
 from llamaserver.control.diagnosis import diagnose
 from llamaserver.control.facts import Facts
 from llamaserver.control.model import StepModel, block_of, update
@@ -82,6 +82,9 @@ def decide(
         diagnosis=diagnosis,
         trail=(*trail, answer.verdict, *asked),
         binding=state.binding.named,
+        prefill_budget=budget_use(
+            objective, limits, [w.last for w in windows.values() if w.last is not None]
+        ),
         stalled=stalled_engines(facts),
         moving=moving(facts),
         restart=trend.found(state.trend, facts),

@@ -209,6 +209,8 @@ class Decision:
     trail: tuple[Verdict, ...]
     binding: Binding | None = None
     """Which knob holds requests back; None while not known."""
+    prefill_budget: str = ""
+    """`Live`, or why the prefill budget stays at its start value, in one word; "" where none is known."""
     stalled: tuple[StalledEngine, ...] = ()
     """The longest first."""
     moving: frozenset[str] = frozenset()

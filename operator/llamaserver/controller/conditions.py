@@ -9,7 +9,9 @@ from llamaserver.api.conditions import ConditionType, Reason
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.enums import MetricsSource, ScalingMode, TuningMode
 from llamaserver.control import Cause
+from llamaserver.control.context import FIXED, LIVE, NOT_A_TAIL
 from llamaserver.controller.facts import Facts, Rollout, claim_holds_back, downloading, lasts, trouble
+from llamaserver.controller.report import budget_word
 from llamaserver.controller.restart import given_back
 from llamaserver.controller.runtime import Report
 from llamaserver.desired import outlook
@@ -194,7 +196,15 @@ def _tuned(spec: EffectiveSpec, report: Report, restart: str) -> Judgement:
         )
     if report.unavailable:
         return Judgement(type_, False, Reason.ACTUATOR_UNAVAILABLE, _each(report.unavailable) + lowered)
-    return Judgement(type_, True, Reason.TUNED, f"every engine runs with what was decided{lowered}")
+    text = f"every engine runs with what was decided{_kept_budget(report)}{lowered}"
+    return Judgement(type_, True, Reason.TUNED, text)
+
+
+def _kept_budget(report: Report) -> str:
+    """Why only the cap is moved where the objective would have the prefill budget moved, too."""
+    word = budget_word(report)
+    expected = (None, LIVE, FIXED, NOT_A_TAIL)
+    return "" if word in expected else f"; the prefill budget stays at its start value: {word}"
 
 
 def _metrics(spec: EffectiveSpec, report: Report) -> Judgement:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamaserver.control import Decision
+from llamaserver.control.context import FIXED, LIVE, NOT_A_TAIL, NOT_TOLD, SPECULATIVE_DECODING
 from llamaserver.controller import retune
 from llamaserver.controller.runtime import DRAINING, IN_FORCE, EngineReport, PodReport, Report
 from llamaserver.engine import Applied, Live, Refused, Unreachable, capability
@@ -16,6 +17,7 @@ _NO_FAULT = (Unusable.FIRST, Unusable.RESTARTED, Unusable.NOT_SCRAPED)
 
 _REASONS = frozenset(
     {
+        "AdaptivePrefillThreshold",
         "BadSignature",
         "BodyMismatch",
         "ChunkedPrefillOff",
@@ -63,6 +65,8 @@ _REASONS = frozenset(
     }
 )
 """Every reason that the tuner, and our client for it, give for not changing an engine."""
+_BUDGET = frozenset({FIXED, LIVE, NOT_A_TAIL, NOT_TOLD, SPECULATIVE_DECODING})
+"""What we say of the prefill budget beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +194,12 @@ def word(answer: Applied | Refused | Unreachable) -> str:
     return _known(answer.reason) if isinstance(answer, Refused) else "Unreachable"
 
 
+def budget_word(report: Report) -> str | None:
+    """Whether the prefill budget is moved, or why not, in one word; None where no engine was heard of."""
+    said = report.decision.prefill_budget
+    return said if said in _BUDGET else _known(said) if said else None
+
+
 def _known(reason: str) -> str:
     """A reason as an engine gave it, if it is one that engines give: it becomes a label and a word of status,
     so nobody else's text may pass.
@@ -204,6 +214,7 @@ def telling(report: Report) -> object:
         report.generation,
         decision.diagnosis.cause,
         decision.binding,
+        decision.prefill_budget,
         decision.observed.slo_met,
         decision.recommended_replicas,
         tuple(

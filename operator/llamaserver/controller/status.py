@@ -27,6 +27,7 @@ from llamaserver.api.status import (
 from llamaserver.control import Decision, Diagnosis, Learned, Observed
 from llamaserver.controller.conditions import judge
 from llamaserver.controller.facts import Facts
+from llamaserver.controller.report import budget_word
 from llamaserver.controller.runtime import IN_FORCE, EngineReport, PodReport, Report
 
 _EVIDENCE = 32
@@ -146,6 +147,7 @@ def _tuning(report: Report) -> TuningStatus | None:
         ceiling=max(ceilings, default=None),
         num_batched_tokens=min(budgets, default=None),
         binding=report.decision.binding,
+        prefill_budget=budget_word(report),
         actuator=Actuator.LIVE if live else Actuator.UNAVAILABLE,
         pods=_pods(report.pods[:MAX_PODS]),
     )
@@ -225,6 +227,7 @@ def _core(status: Status) -> object:
             tuning.ceiling,
             tuning.num_batched_tokens,
             tuning.binding,
+            tuning.prefill_budget,
             tuning.actuator,
             [
                 (pod.name, pod.num_seqs, pod.state, [engine.num_seqs for engine in pod.engines or ()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llamaserver.control.causes.finding import Finding
+from llamaserver.control.context import budget_obstacle
 from llamaserver.control.facts import Facts
 from llamaserver.control.objective import MARGIN, Predictor
 from llamaserver.control.pods import PodFacts
@@ -84,6 +85,8 @@ def _interference(facts: Facts, pod: PodFacts, p: Predictor, decode: float, told
         advice = (
             "Decode steps leave no room for prefill at this target: relax it, or put prefill on other pods."
         )
+    if word := budget_obstacle(pod.window.last):
+        advice += f" The budget cannot be moved live here: {word}."
     share = f": {100 * record.share:.0f} % of its tokens come from them" if record.share > 0.0 else ""
     message = (
         f"Steps that carry prefill break the {_percentile(p)} of {pod.name}{share}. Steps that only decode "
