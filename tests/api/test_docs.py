@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from llamaserver.api import ConditionType, Reason
 from llamaserver.api.crd import crd
 from llamaserver.api.managed import MANAGED, MERGED_VARIABLES, METRICS_VARIABLE, SECRET_VARIABLES
 from llamaserver.control.types import Cause
+from specs.fields import leaves
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESOURCE = (DOCS / "resource.md").read_text()
 STATUS = (DOCS / "status-reference.md").read_text()
 VERSION = crd()["spec"]["versions"][0]
 SCHEMA = VERSION["schema"]["openAPIV3Schema"]["properties"]
-
-
-def leaves(schema: dict[str, Any], path: str) -> Iterator[str]:
-    """Paths of the fields that hold values; lists of objects are followed once, with `[]`."""
-    for name, field in schema.get("properties", {}).items():
-        below = field.get("items", field)
-        inner = f"{path}.{name}" + ("[]" if below is not field else "")
-        if "properties" in below:
-            yield from leaves(below, inner)
-        else:
-            yield f"{path}.{name}"
 
 
 def test_every_field_of_the_spec_is_described() -> None:

@@ -2,10 +2,13 @@
 are taken.
 """
 
-from specs import engine, fleet, model, pods
+from specs import engine, fleet, late, model, pods
 from specs.mistake import Bad, Object
 from specs.taken import GOOD
 
 BAD = {**fleet.BAD, **model.BAD, **engine.BAD, **pods.BAD}
 
-__all__ = ["BAD", "GOOD", "Bad", "Object"]
+LATE = late.BAD
+"""What the API server takes, for no rule of a schema can say it, and the operator refuses."""
+
+__all__ = ["BAD", "GOOD", "LATE", "Bad", "Object"]

@@ -20,10 +20,28 @@ BAD = {
     "no quantity": Bad(
         {"spec.engine.resources.limits": {"memory": "32GB"}},
         "spec.engine.resources.limits",
-        "e.g. 500m, 2 or 16Gi",
+        "e.g. 512Mi or 16Gi",
     ),
     "a negative quantity": Bad(
         {"spec.engine.resources.requests": {"cpu": -1}}, "spec.engine.resources.requests", "quantity"
+    ),
+    "no number of cores": Bad(
+        {"spec.engine.resources.requests": {"cpu": "two"}}, "spec.engine.resources.requests", "e.g. 500m or 2"
+    ),
+    "memory without its unit": Bad(
+        {"spec.engine.resources.limits": {"memory": 16}},
+        "spec.engine.resources.limits",
+        "write it with its unit, e.g. 16Gi",
+    ),
+    "a resource that is none": Bad(
+        {"spec.engine.resources.limits": {"mem": "16Gi"}},
+        "spec.engine.resources.limits",
+        "write cpu, memory, ephemeral-storage",
+    ),
+    "more set aside than allowed": Bad(
+        {"spec.engine.resources": {"requests": {"memory": "32Gi"}, "limits": {"memory": "16384Mi"}}},
+        "spec.engine.resources.requests",
+        "lower it, or raise the limit",
     ),
     "all of the memory and more": Bad(
         {"spec.engine.gpuMemoryUtilization": 90}, "spec.engine.gpuMemoryUtilization", "1"
@@ -35,6 +53,58 @@ BAD = {
         {"spec.engine.speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 8}},
         "spec.engine.maxNumBatchedTokens",
         "lower maxNumSeqs",
+    ),
+    "a speculation of nothing": Bad(
+        {"spec.engine.speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 0}},
+        "spec.engine.speculativeConfig.numSpeculativeTokens",
+        "1",
+    ),
+    "a speculation by a method of two words": Bad(
+        {"spec.engine.speculativeConfig": {"method": "n gram", "numSpeculativeTokens": 1}},
+        "spec.engine.speculativeConfig.method",
+        "the name that vLLM uses",
+    ),
+    "a speculation by no model": Bad(
+        {"spec.engine.speculativeConfig": {"method": "eagle3", "model": "", "numSpeculativeTokens": 1}},
+        "spec.engine.speculativeConfig.model",
+        "",
+    ),
+    "n-grams that are longer at least than at most": Bad(
+        {
+            "spec.engine.speculativeConfig": {
+                "method": "ngram",
+                "numSpeculativeTokens": 1,
+                "promptLookupMin": 4,
+                "promptLookupMax": 2,
+            }
+        },
+        "spec.engine.speculativeConfig.promptLookupMin",
+        "raise promptLookupMax",
+    ),
+    "n-grams of no token": Bad(
+        {
+            "spec.engine.speculativeConfig": {
+                "method": "ngram",
+                "numSpeculativeTokens": 1,
+                "promptLookupMax": 0,
+            }
+        },
+        "spec.engine.speculativeConfig.promptLookupMax",
+        "1",
+    ),
+    "a ceiling of nothing": Bad({"spec.engine.maxNumSeqs": 0}, "spec.engine.maxNumSeqs", "1"),
+    "a length that vLLM is to find out": Bad({"spec.engine.maxModelLen": -1}, "spec.engine.maxModelLen", "1"),
+    "a length in thousands": Bad({"spec.engine.maxModelLen": "8k"}, "spec.engine.maxModelLen", ""),
+    "a quantization that is two words": Bad(
+        {"spec.engine.quantization": "fp8 e4m3"}, "spec.engine.quantization", "the name that vLLM uses"
+    ),
+    "a reasoning parser by its flag": Bad(
+        {"spec.engine.reasoningParser": "--deepseek_r1"},
+        "spec.engine.reasoningParser",
+        "the name that vLLM uses",
+    ),
+    "a pull policy in small letters": Bad(
+        {"spec.engine.imagePullPolicy": "always"}, "spec.engine.imagePullPolicy", "Always"
     ),
     "offloading by a number without its unit": Bad(
         _offloading(kvOffloading={"size": 16}), "spec.engine.kvOffloading.size", "with its unit, e.g. 16Gi"
@@ -62,6 +132,55 @@ BAD = {
         _offloading(resources={"requests": {"memory": "32Gi"}, "limits": {"memory": "15Gi"}}),
         "spec.engine.resources.limits",
         "which is taken whole from this memory",
+    ),
+    "offloading into gigabytes by a wrong unit": Bad(
+        _offloading(kvOffloading={"size": "16GB"}), "spec.engine.kvOffloading.size", "e.g. 512Mi or 16Gi"
+    ),
+    "an API key from a Secret that can have no such name": Bad(
+        {"spec.engine.apiKeySecretRef": {"name": "API_KEYS"}},
+        "spec.engine.apiKeySecretRef.name",
+        "write the name of an object",
+    ),
+    "an API key by a key with a slash": Bad(
+        {"spec.engine.apiKeySecretRef": {"name": "k", "key": "vllm/key"}},
+        "spec.engine.apiKeySecretRef.key",
+        "letters, digits, '-', '_' and '.'",
+    ),
+    **{
+        f"a variable by a {kind} of no name": Bad(
+            {"spec.engine.env": [{"name": "A", "valueFrom": {kind: {"name": "a/b", "key": "k"}}}]},
+            f"spec.engine.env[0].valueFrom.{kind}.name",
+            "write the name of an object",
+        )
+        for kind in ("secretKeyRef", "configMapKeyRef")
+    },
+    **{
+        f"a variable by a {kind} of no key": Bad(
+            {"spec.engine.env": [{"name": "A", "valueFrom": {kind: {"name": "a", "key": ".."}}}]},
+            f"spec.engine.env[0].valueFrom.{kind}.key",
+            "write a key of that object",
+        )
+        for kind in ("secretKeyRef", "configMapKeyRef")
+    },
+    **{
+        f"a variable by a {kind} that is perhaps there": Bad(
+            {
+                "spec.engine.env": [
+                    {"name": "A", "valueFrom": {kind: {"name": "a", "key": "k", "optional": "yes"}}}
+                ]
+            },
+            f"spec.engine.env[0].valueFrom.{kind}.optional",
+            "",
+        )
+        for kind in ("secretKeyRef", "configMapKeyRef")
+    },
+    "a variable by a field that none can have": Bad(
+        {"spec.engine.env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "status.hostname"}}}]},
+        "spec.engine.env[0].valueFrom.fieldRef.fieldPath",
+        "status.hostIP",
+    ),
+    "a variable that is a number": Bad(
+        {"spec.engine.env": [{"name": "OMP_NUM_THREADS", "value": 4}]}, "spec.engine.env[0].value", ""
     ),
     "an API key given twice": Bad(
         {

@@ -57,6 +57,19 @@ BAD = {
         "spec.slo.interTokenLatency.statistic",
         "p95",
     ),
+    "an unknown statistic of the queue": Bad(
+        {"spec.slo.queueTime": {"target": "5s", "statistic": "max"}}, "spec.slo.queueTime.statistic", "p95"
+    ),
+    "an unknown precedence": Bad(
+        {"spec.slo.precedence": "interTokenLatency"}, "spec.slo.precedence", "InterTokenLatency"
+    ),
+    "an unknown mode of tuning": Bad({"spec.tuning.mode": "On"}, "spec.tuning.mode", "Auto"),
+    "an unknown budget": Bad({"spec.tuning.prefillBudget": 2048}, "spec.tuning.prefillBudget", ""),
+    "an unknown word for a budget": Bad(
+        {"spec.tuning.prefillBudget": "fixed"}, "spec.tuning.prefillBudget", "Fixed"
+    ),
+    "figures from elsewhere": Bad({"spec.metrics.source": "Grafana"}, "spec.metrics.source", "Prometheus"),
+    "suspended by a word": Bad({"spec.suspend": "yes"}, "spec.suspend", ""),
     "an unknown mode": Bad({"spec.scaling.mode": "auto"}, "spec.scaling.mode", "Auto"),
     "replicas that nobody would read": Bad(
         {"spec.replicas": 3}, "spec.replicas", "spec.scaling.minReplicas and spec.scaling.maxReplicas"
@@ -69,6 +82,7 @@ BAD = {
         "spec.scaling.minReplicas",
         "lower minReplicas or raise maxReplicas",
     ),
+    "no replica at most": Bad({"spec.scaling.maxReplicas": 0}, "spec.scaling.maxReplicas", "1"),
     "no replica at least": Bad({"spec.scaling.minReplicas": 0}, "spec.scaling.minReplicas", "1"),
     "a lower cap above the upper": Bad(
         {"spec.tuning.numSeqs": {"min": 64, "max": 32}}, "spec.tuning.numSeqs.min", "lower min or raise max"
@@ -119,6 +133,63 @@ BAD = {
         {"spec.accelerator": GPU, "spec.engine.resources.limits": {"nvidia.com/gpu": 1}},
         "spec.engine.resources",
         "belongs to spec.accelerator",
+    ),
+    "accelerators by a template that can have no such name": Bad(
+        {"spec.accelerator": {"resourceClaimTemplateName": "two_gpus", "count": 1}},
+        "spec.accelerator.resourceClaimTemplateName",
+        "write the name of an object",
+    ),
+    **{
+        f"a {field} that can have no such name": Bad(
+            {f"spec.scheduling.{field}": "Mine"}, f"spec.scheduling.{field}", "write the name of an object"
+        )
+        for field in ("schedulerName", "runtimeClassName", "priorityClassName", "serviceAccountName")
+    },
+    "a pull secret by its path": Bad(
+        {"spec.scheduling.imagePullSecrets": [{"name": "registry/secret"}]},
+        "spec.scheduling.imagePullSecrets[0].name",
+        "write the name of an object",
+    ),
+    "a node by a value that no label has": Bad(
+        {"spec.scheduling.nodeSelector": {"nvidia.com/gpu.product": "NVIDIA H100"}},
+        "spec.scheduling.nodeSelector",
+        "write a label's value",
+    ),
+    "a node by a truth": Bad(
+        {"spec.scheduling.nodeSelector": {"gpu": True}}, "spec.scheduling.nodeSelector.gpu", ""
+    ),
+    **{
+        f"a {field} that is a list": Bad(
+            {f"spec.scheduling.affinity.{field}": [{"nodeSelectorTerms": []}]},
+            f"spec.scheduling.affinity.{field}",
+            "",
+        )
+        for field in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+    },
+    "a spread over what is no label": Bad(
+        {"spec.scheduling.topologySpreadConstraints": [{**SPREAD, "topologyKey": "the zone"}]},
+        "spec.scheduling.topologySpreadConstraints[0].topologyKey",
+        "write a label's key",
+    ),
+    "a spread over no domain": Bad(
+        {"spec.scheduling.topologySpreadConstraints": [{**SPREAD, "minDomains": 0}]},
+        "spec.scheduling.topologySpreadConstraints[0].minDomains",
+        "1",
+    ),
+    "a toleration of what is no taint": Bad(
+        {"spec.scheduling.tolerations": [{"key": "nvidia.com/gpu=", "operator": "Exists"}]},
+        "spec.scheduling.tolerations[0].key",
+        "write a label's key",
+    ),
+    "a toleration of an unknown effect": Bad(
+        {"spec.scheduling.tolerations": [{"key": "a", "effect": "NoSchedul"}]},
+        "spec.scheduling.tolerations[0].effect",
+        "NoSchedule",
+    ),
+    "a toleration for a time with a unit": Bad(
+        {"spec.scheduling.tolerations": [{"key": "a", "tolerationSeconds": "5m"}]},
+        "spec.scheduling.tolerations[0].tolerationSeconds",
+        "",
     ),
     "one spread twice": Bad(
         {"spec.scheduling.topologySpreadConstraints": [SPREAD, SPREAD]},

@@ -49,6 +49,40 @@ BAD = {
         "spec.model.tokenSecretRef",
         "remove it",
     ),
+    "a revision that is two words": Bad(
+        {"spec.model.revision": "main branch"}, "spec.model.revision", "without spaces"
+    ),
+    "a token from a Secret that can have no such name": Bad(
+        {"spec.model.tokenSecretRef": {"name": "HF_TOKEN"}},
+        "spec.model.tokenSecretRef.name",
+        "write the name of an object",
+    ),
+    "a token by no key": Bad(
+        {"spec.model.tokenSecretRef": {"name": "t", "key": ""}}, "spec.model.tokenSecretRef.key", ""
+    ),
+    "a template from a ConfigMap that can have no such name": Bad(
+        {"spec.model.chatTemplate.configMapKeyRef": {"name": "My Templates", "key": "k"}},
+        "spec.model.chatTemplate.configMapKeyRef.name",
+        "write the name of an object",
+    ),
+    "a template by a path": Bad(
+        {"spec.model.chatTemplate.configMapKeyRef": {"name": "t", "key": "chat/template.jinja"}},
+        "spec.model.chatTemplate.configMapKeyRef.key",
+        "write a key of that object",
+    ),
+    "a template by no key": Bad(
+        {"spec.model.chatTemplate.configMapKeyRef": {"name": "t"}},
+        "spec.model.chatTemplate.configMapKeyRef.key",
+        "equired",
+    ),
+    "a cache on a claim that can have no such name": Bad(
+        {"spec.model.cache.persistentVolumeClaim.claimName": "Models-"},
+        "spec.model.cache.persistentVolumeClaim.claimName",
+        "write the name of an object",
+    ),
+    "no adapter in a batch": Bad(
+        {"spec.model.lora": {"adapters": [ADAPTER], "maxLoras": 0}}, "spec.model.lora.maxLoras", "1"
+    ),
     "a name that would be a flag": Bad(
         {"spec.model.servedNames": ["llama", "--max-num-seqs=1"]},
         "spec.model.servedNames[1]",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llamaserver.api.podtemplate import OWNED
 from specs.mistake import Bad, Object
 
@@ -14,7 +16,92 @@ OWNED_VALUES: Object = {
     "restartPolicy": "Always",
 }
 
+MISTYPED: Object = {
+    "image": "",
+    "imagePullPolicy": "always",
+    "command": "sh -c true",
+    "args": "--verbose",
+    "workingDir": 1,
+    "env": "A=b",
+    "envFrom": "secret",
+    "ports": [8080],
+    "resources": [],
+    "volumeMounts": "/v",
+    "volumeDevices": {},
+    "securityContext": "privileged",
+    "lifecycle": [],
+    "startupProbe": "/health",
+    "readinessProbe": "/health",
+    "livenessProbe": "/health",
+    "restartPolicy": True,
+}
+"""Values of another type than a container's fields have, and words that they do not know."""
+
+OF_KIND = ("containers", "initContainers")
+
+
+def _container(kind: str, **fields: Any) -> Object:
+    """A container of one's own with these fields."""
+    return {f"spec.podTemplate.spec.{kind}": [{"name": "mine", "image": "i", **fields}]}
+
+
 BAD = {
+    **{
+        f"{field} of another type in {kind}": Bad(
+            _container(kind, **{field: value}), f"spec.podTemplate.spec.{kind}[0].{field}", ""
+        )
+        for kind in OF_KIND
+        for field, value in MISTYPED.items()
+    },
+    **{
+        f"{what} in {kind}": Bad(_container(kind, **fields), f"spec.podTemplate.spec.{kind}[0].{field}", cure)
+        for kind in OF_KIND
+        for what, fields, field, cure in (
+            ("a container with capitals", {"name": "Mine"}, "name", "write a-z, 0-9 and '-'"),
+            ("a variable of no name", {"env": [{"name": ""}]}, "env[0].name", ""),
+            ("a port of no number", {"ports": [{"containerPort": 0}]}, "ports[0].containerPort", "1"),
+            (
+                "a port with an underscore",
+                {"ports": [{"containerPort": 1, "name": "my_port"}]},
+                "ports[0].name",
+                "write a-z, 0-9 and '-'",
+            ),
+            (
+                "a mount of a volume with a dot",
+                {"volumeMounts": [{"name": "a.b", "mountPath": "/a"}]},
+                "volumeMounts[0].name",
+                "write a-z, 0-9 and '-'",
+            ),
+            (
+                "a mount at nowhere",
+                {"volumeMounts": [{"name": "a", "mountPath": ""}]},
+                "volumeMounts[0].mountPath",
+                "",
+            ),
+        )
+    },
+    "a volume with an underscore": Bad(
+        {"spec.podTemplate.spec.volumes": [{"name": "my_files", "emptyDir": {}}]},
+        "spec.podTemplate.spec.volumes[0].name",
+        "write a-z, 0-9 and '-'",
+    ),
+    **{
+        f"{field} of another type": Bad(
+            {f"spec.podTemplate.spec.{field}": value}, f"spec.podTemplate.spec.{field}", cure
+        )
+        for field, value, cure in (
+            ("securityContext", [], ""),
+            ("hostAliases", "10.0.0.1 a", ""),
+            ("dnsPolicy", "ClusterLast", "ClusterFirst"),
+            ("dnsConfig", "10.0.0.1", ""),
+            ("automountServiceAccountToken", "no", ""),
+        )
+    },
+    "a label with a space in its value": Bad(
+        {"spec.podTemplate.metadata.labels": {"team": "search and ads"}},
+        "spec.podTemplate.metadata.labels",
+        "write a label's value",
+    ),
     **{
         f"{field} of the engine's container": Bad(
             {"spec.podTemplate.spec.containers": [{"name": "vllm", field: OWNED_VALUES.get(field, {})}]},

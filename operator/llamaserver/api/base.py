@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+DNS_SUBDOMAIN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+KEY: Final = r"^([-_a-zA-Z0-9]|[.][-_a-zA-Z0-9])[-._a-zA-Z0-9]*$"
+QUALIFIED_NAME: Final = (
+    r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
+LABEL_VALUE: Final = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+
+OBJECT_NAME_CURE: Final = (
+    "write the name of an object: a-z, 0-9, '-' and '.', with a letter or digit first, last and beside each "
+    "'.'"
+)
+PART_NAME_CURE: Final = "write a-z, 0-9 and '-', with a letter or digit first and last"
+KEY_CURE: Final = "write a key of that object: letters, digits, '-', '_' and '.', not only dots in front"
+LABEL_KEY_CURE: Final = (
+    "write a label's key: at most 63 letters, digits, '-', '_' and '.', with a letter or digit first and "
+    "last, and where it has one the prefix and a '/' in front, e.g. nvidia.com/gpu.product"
+)
+LABEL_VALUE_CURE: Final = (
+    "write a label's value: at most 63 letters, digits, '-', '_' and '.', with a letter or digit first and "
+    "last"
+)
 
 
 class Group(BaseModel):
@@ -56,8 +77,53 @@ def rules(*validations: dict[str, str]) -> dict[str, JsonValue]:
     return {"x-kubernetes-validations": [dict(rule) for rule in validations]}
 
 
-ObjectName = Annotated[str, Field(min_length=1, max_length=253)]
-"""The name of another object in the same namespace. The API server checks its form when the pods are made."""
+def formed(pattern: str, cure: str) -> AfterValidator:
+    """The check of a text's form in `parse`: what `matching` is for the API server."""
 
-KeyName = Annotated[str, Field(min_length=1, max_length=253)]
+    def check(value: str) -> str:
+        if re.search(pattern, value) is None or "\n" in value:
+            raise ValueError(f"{cure} (got {value!r})")
+        return value
+
+    return AfterValidator(check)
+
+
+def matching(pattern: str, cure: str) -> dict[str, JsonValue]:
+    """The CEL rule that a text has a form."""
+    return rules(cel(f"self.matches({pattern!r})", cure))
+
+
+ObjectName = Annotated[
+    str,
+    Field(min_length=1, max_length=253, json_schema_extra=matching(DNS_SUBDOMAIN, OBJECT_NAME_CURE)),
+    formed(DNS_SUBDOMAIN, OBJECT_NAME_CURE),
+]
+"""The name of another object in the same namespace."""
+
+PartName = Annotated[
+    str,
+    Field(min_length=1, max_length=63, json_schema_extra=matching(DNS_LABEL, PART_NAME_CURE)),
+    formed(DNS_LABEL, PART_NAME_CURE),
+]
+"""The name of a part of a pod: a container, a volume."""
+
+KeyName = Annotated[
+    str,
+    Field(min_length=1, max_length=253, json_schema_extra=matching(KEY, KEY_CURE)),
+    formed(KEY, KEY_CURE),
+]
 """A key inside a Secret or ConfigMap."""
+
+LabelKey = Annotated[
+    str,
+    Field(min_length=1, max_length=316, json_schema_extra=matching(QUALIFIED_NAME, LABEL_KEY_CURE)),
+    formed(QUALIFIED_NAME, LABEL_KEY_CURE),
+]
+"""The key of a label or a taint."""
+
+LabelValue = Annotated[
+    str,
+    Field(max_length=63, json_schema_extra=matching(LABEL_VALUE, LABEL_VALUE_CURE)),
+    formed(LABEL_VALUE, LABEL_VALUE_CURE),
+]
+"""The value of a label or a taint."""

@@ -7,11 +7,11 @@ from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
-from llamaserver.api.base import Group, KeyName, ObjectName, cel, rules
+from llamaserver.api.base import Group, KeyName, ObjectName, cel, formed, matching, rules
 from llamaserver.api.features import SpeculativeConfig, Word
 from llamaserver.api.managed import ENV_RULES, EXTRA_ARGS_RULES
 from llamaserver.api.offloading import KVOffloading
-from llamaserver.api.quantity import Quantity
+from llamaserver.api.quantity import Amounts
 
 ENV_NAME: Final = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 ENV_NAME_CURE: Final = "write letters, digits, '_', '-' and '.', with no digit in front"
@@ -49,11 +49,27 @@ class KeyRef(Group):
     )
 
 
+FIELD_PATH: Final = (
+    r"^(metadata[.](name|namespace|uid|(labels|annotations)\['[^']+'\])|spec[.](nodeName|serviceAccountName)"
+    r"|status[.](hostIPs?|podIPs?))$"
+)
+FIELD_PATH_CURE: Final = (
+    "write a field that a variable can have: metadata.name, metadata.namespace, metadata.uid, "
+    "metadata.labels['KEY'], metadata.annotations['KEY'], spec.nodeName, spec.serviceAccountName, "
+    "status.hostIP, status.hostIPs, status.podIP or status.podIPs"
+)
+FieldPath = Annotated[
+    str,
+    Field(min_length=1, max_length=256, json_schema_extra=matching(FIELD_PATH, FIELD_PATH_CURE)),
+    formed(FIELD_PATH, FIELD_PATH_CURE),
+]
+
+
 class FieldRef(Group):
     """One field of the pod."""
 
-    field_path: str = Field(
-        min_length=1, max_length=256, description="Path of the field, e.g. status.hostIP or spec.nodeName."
+    field_path: FieldPath = Field(
+        description="Path of the field, e.g. status.hostIP, spec.nodeName or metadata.labels['team']."
     )
 
 
@@ -108,17 +124,30 @@ class EnvVar(Group):
     )
 
 
+MORE_THAN_LIMIT: Final = "must not be more than the limit of the same resource: lower it, or raise the limit"
+
+
 class Resources(Group):
     """CPU and memory of the engine's container; accelerators are asked for in spec.accelerator."""
 
-    requests: dict[str, Quantity] | None = Field(
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || "
+                "!isQuantity(string(self.requests[k])) || !isQuantity(string(self.limits[k])) || "
+                "quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",
+                MORE_THAN_LIMIT,
+                ".requests",
+            )
+        )
+    )
+
+    requests: Amounts | None = Field(
         default=None,
-        max_length=16,
         description="What the scheduler sets aside for a pod, e.g. {cpu: 8, memory: 32Gi}. Default: none.",
     )
-    limits: dict[str, Quantity] | None = Field(
+    limits: Amounts | None = Field(
         default=None,
-        max_length=16,
         description="What a pod may use at most. What the engine keeps in /dev/shm counts as memory. "
         "Default: none.",
     )

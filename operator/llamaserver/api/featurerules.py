@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from llamaserver.api.errors import Problem
 from llamaserver.api.features import (
     CPU_LORAS_CURE,
+    LOOKUP_CURE,
     SAME_NAME_CURE,
     SERVED_NAME,
     SERVED_NAME_CURE,
@@ -25,6 +26,12 @@ def feature_problems(spec: LlamaServerSpec) -> Iterator[Problem]:
     yield from _words(spec)
     yield from _twins(spec)
     yield from _adapters(spec)
+    speculation = spec.engine.speculative_config
+    least, most = (
+        (speculation.prompt_lookup_min, speculation.prompt_lookup_max) if speculation else (None, None)
+    )
+    if least is not None and most is not None and least > most:
+        yield Problem("spec.engine.speculativeConfig.promptLookupMin", f"{LOOKUP_CURE} ({least} > {most})")
 
 
 def _words(spec: LlamaServerSpec) -> Iterator[Problem]:

@@ -117,8 +117,22 @@ class ChatTemplate(Group):
     )
 
 
+LOOKUP_CURE: Final = "must not be more than promptLookupMax: lower it, or raise promptLookupMax"
+
+
 class SpeculativeConfig(Group):
     """Speculative decoding (--speculative-config)."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            cel(
+                "!has(self.promptLookupMin) || !has(self.promptLookupMax) || "
+                "self.promptLookupMin <= self.promptLookupMax",
+                LOOKUP_CURE,
+                ".promptLookupMin",
+            )
+        )
+    )
 
     method: Word = Field(
         description="How tokens are proposed, e.g. ngram, eagle3, mtp or draft_model; vLLM knows the list."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
-from llamaserver.api.base import Group, KeyName, ObjectName, cel, rules
+from llamaserver.api.base import Group, KeyName, ObjectName, cel, formed, matching, rules
 from llamaserver.api.features import NAME_TAKEN, ChatTemplate, LoRASpec, ServedName
 from llamaserver.api.source import Uri
 
@@ -17,6 +17,15 @@ NOTHING_FROM_HF: Final = (
     "has a meaning for models and adapters from hf:// only; remove it, or set spec.model.uri or an "
     "adapter's uri to hf://organisation/name"
 )
+
+
+REVISION: Final = r"^[^\s]+$"
+REVISION_CURE: Final = "write a commit, tag or branch, without spaces"
+Revision = Annotated[
+    str,
+    Field(min_length=1, max_length=256, json_schema_extra=matching(REVISION, REVISION_CURE)),
+    formed(REVISION, REVISION_CURE),
+]
 
 
 class SecretKey(Group):
@@ -75,10 +84,8 @@ class ModelSpec(Group):
         "mounted as a volume (Kubernetes 1.33 or newer), both read-only; file:///path is a directory "
         "inside the engine's image. A change rolls the pods.",
     )
-    revision: str | None = Field(
+    revision: Revision | None = Field(
         default=None,
-        min_length=1,
-        max_length=256,
         description="Commit, tag or branch of an hf:// model. Write the 40-digit commit to have every pod "
         "serve the same weights, whatever is pushed later. Default: the repository's default "
         "branch at each pod's start. A change rolls the pods.",

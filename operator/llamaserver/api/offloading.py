@@ -13,12 +13,10 @@ from typing import Final
 from pydantic import Field
 
 from llamaserver.api.base import Group, cel, rules
-from llamaserver.api.quantity import Quantity, quantity_value
+from llamaserver.api.quantity import IS_MEMORY, LEAST_CURE, LEAST_MEMORY, Memory, quantity_value
 from llamaserver.api.release import KV_OFFLOADING_SINCE
 
 GIB: Final = 1 << 30
-LEAST: Final = "1Mi"
-LEAST_CURE: Final = f"must be at least {LEAST}: write it with its unit, e.g. 16Gi"
 ACCELERATOR_CURE: Final = (
     "needs accelerators, for vLLM offloads from their memory only: set spec.accelerator, or remove it"
 )
@@ -46,18 +44,19 @@ _OLDER: Final = "(^|/)[^/@]*:v?0[.]([0-9]|1[0-3])([^0-9/][^/]*)?$"
 class KVOffloading(Group):
     """KV cache in the host's memory, by vLLM's own connector."""
 
-    size: Quantity = Field(
+    size: Memory = Field(
         description="The host's memory for it (--kv-offloading-size): of one engine, shared by all its "
         "tensor and pipeline parallel ranks, and as much again for each further data-parallel rank of the "
         "pod. All of it is taken when the engine starts and counts as memory of the container; vLLM 0.32 "
         "keeps it in /dev/shm. At least 1Mi.",
         json_schema_extra=rules(
+            IS_MEMORY,
             cel(
                 "!isQuantity(string(self)) || quantity(string(self)).compareTo(quantity('"
-                + LEAST
+                + LEAST_MEMORY
                 + "')) >= 0",
                 LEAST_CURE,
-            )
+            ),
         ),
     )
 

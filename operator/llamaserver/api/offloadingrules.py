@@ -8,15 +8,13 @@ from llamaserver.api.errors import Problem
 from llamaserver.api.offloading import (
     ACCELERATOR_CURE,
     ASK_CURE,
-    LEAST,
-    LEAST_CURE,
     RELEASE_CURE,
     ROOM_CURE,
     SHM_CURE,
     KVOffloading,
 )
 from llamaserver.api.parallel import engines_of
-from llamaserver.api.quantity import quantity_value
+from llamaserver.api.quantity import LEAST_CURE, LEAST_MEMORY, quantity_value
 from llamaserver.api.release import KV_OFFLOADING_IN_SHM_SINCE, KV_OFFLOADING_SINCE, release_of
 from llamaserver.api.spec import LlamaServerSpec
 
@@ -33,7 +31,7 @@ def offloading_problems(spec: LlamaServerSpec) -> Iterator[Problem]:
     offloading, field = spec.engine.kv_offloading, "spec.engine.kvOffloading"
     if offloading is None:
         return
-    if quantity_value(offloading.size) < quantity_value(LEAST):
+    if quantity_value(offloading.size) < quantity_value(LEAST_MEMORY):
         yield Problem(f"{field}.size", f"{LEAST_CURE} (got {offloading.size!r})")
     if spec.accelerator is None:
         yield Problem(field, ACCELERATOR_CURE)

@@ -5,15 +5,14 @@ long they may take to come and to go.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Final
 
 from pydantic import ConfigDict, Field, JsonValue
 
-from llamaserver.api.base import Fragment, Group, ObjectName, cel, rules
+from llamaserver.api.base import Fragment, Group, LabelKey, LabelValue, ObjectName, cel, rules
 from llamaserver.api.duration import Duration, bounded
 
 MAX_PODS: Final = 1000
-LabelValue = Annotated[str, Field(max_length=63)]
 
 
 class TolerationOperator(StrEnum):
@@ -49,12 +48,10 @@ class Toleration(Group):
         )
     )
 
-    key: str | None = Field(
-        default=None, min_length=1, max_length=316, description="Key of the taint. Default: every key."
-    )
+    key: LabelKey | None = Field(default=None, description="Key of the taint. Default: every key.")
     operator: TolerationOperator | None = Field(default=None, description="Exists or Equal. Default: Equal.")
-    value: str | None = Field(
-        default=None, max_length=63, description="Value of the taint, for Equal. Default: the empty string."
+    value: LabelValue | None = Field(
+        default=None, description="Value of the taint, for Equal. Default: the empty string."
     )
     effect: TaintEffect | None = Field(
         default=None, description="NoSchedule, PreferNoSchedule or NoExecute. Default: every effect."
@@ -89,9 +86,7 @@ class WhenUnsatisfiable(StrEnum):
 class TopologySpread(Group):
     """How the pods of this LlamaServer are spread over domains of nodes; the operator selects the pods."""
 
-    topology_key: str = Field(
-        min_length=1,
-        max_length=316,
+    topology_key: LabelKey = Field(
         description="Label of nodes whose values are the domains, e.g. topology.kubernetes.io/zone.",
     )
     max_skew: int = Field(

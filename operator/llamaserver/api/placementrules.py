@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from llamaserver.api.base import LABEL_KEY_CURE, QUALIFIED_NAME
 from llamaserver.api.errors import Problem
 from llamaserver.api.names import ENGINE_CONTAINER, ENGINE_PORT, ENGINE_PORT_NAME
 from llamaserver.api.placement import (
@@ -74,6 +75,9 @@ def placement_problems(spec: LlamaServerSpec) -> Iterator[Problem]:
             yield Problem(
                 f"{field}.operator", "without a key operator must be Exists, which tolerates every taint"
             )
+    yield from _keys(
+        "spec.scheduling.nodeSelector", (spec.scheduling.node_selector if spec.scheduling else None) or {}
+    )
     spreads = (spec.scheduling.topology_spread_constraints if spec.scheduling else None) or ()
     keys = [spread.topology_key for spread in spreads]
     for index, key in enumerate(keys):
@@ -99,6 +103,8 @@ def _template_problems(template: PodTemplateSpec, *, cached: bool) -> Iterator[P
     """What is the operator's in a pod template; `cached` when spec.model.cache is set."""
     at = "spec.podTemplate"
     metadata, spec = template.metadata or PodMetadata(), template.spec or PodContent()
+    yield from _keys(f"{at}.metadata.labels", metadata.labels or {})
+    yield from _keys(f"{at}.metadata.annotations", metadata.annotations or {})
     for key in metadata.labels or {}:
         if key in OWN_LABELS or key.startswith(OWN_PREFIX):
             yield Problem(f"{at}.metadata.labels", f"{LABEL_CURE} (got {key})")
@@ -145,6 +151,13 @@ def _container_problems(field: str, kind: str, container: Container) -> Iterator
     for index, port in enumerate(container.ports or ()):
         if port.container_port == ENGINE_PORT or port.name == ENGINE_PORT_NAME:
             yield Problem(f"{field}.ports[{index}]", PORT_CURE)
+
+
+def _keys(field: str, labels: Mapping[str, str]) -> Iterator[Problem]:
+    """CEL cannot look at keys, whose length the schema does not bound: it would be too costly."""
+    for key in labels:
+        if not re.fullmatch(QUALIFIED_NAME, key):
+            yield Problem(field, f"{LABEL_KEY_CURE} (got {key!r})")
 
 
 def _twice(field: str, names: list[str]) -> Iterator[Problem]:

@@ -7,16 +7,16 @@ the operator owns is refused with the field that says it.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import Field, JsonValue
 
-from llamaserver.api.base import Fragment, Group, ObjectName, Open, cel, rules
+from llamaserver.api.base import Fragment, Group, LabelValue, Open, PartName, cel, rules
 from llamaserver.api.engine import ImagePullPolicy
 from llamaserver.api.names import ENGINE_CONTAINER, ENGINE_PORT, ENGINE_PORT_NAME, GROUP, child_labels
 
 Word = Annotated[str, Field(max_length=8192)]
-LabelValue = Annotated[str, Field(max_length=63)]
 AnnotationValue = Annotated[str, Field(max_length=16384)]
 
 OWN_LABELS: Final = tuple(sorted(child_labels("")))
@@ -131,7 +131,7 @@ _CONTAINER_RULES: Final[dict[str, JsonValue]] = rules(
 class Mount(Open):
     """One volumeMount; fields beside these two are passed on."""
 
-    name: ObjectName = Field(description="Name of the volume.")
+    name: PartName = Field(description="Name of the volume.")
     mount_path: str = Field(min_length=1, max_length=512, description="Where the container has it.")
 
 
@@ -144,16 +144,14 @@ class Variable(Open):
 class Port(Open):
     """One port of a container; fields beside these two are passed on."""
 
-    name: str | None = Field(
-        default=None, min_length=1, max_length=63, description="Name of the port. Default: none."
-    )
+    name: PartName | None = Field(default=None, max_length=15, description="Name of the port. Default: none.")
     container_port: int = Field(ge=1, le=65535, description="Number of the port.")
 
 
 class Volume(Open):
     """One volume; its source is passed on."""
 
-    name: ObjectName = Field(
+    name: PartName = Field(
         description="Name of the volume. One called cache, tmp or shm takes the place of the operator's."
     )
 
@@ -168,7 +166,7 @@ BY_NAME: Final[dict[str, JsonValue]] = {
 class Container(Group):
     """A container, or with the name vllm what is added to the engine's."""
 
-    name: ObjectName = Field(description="Name of the container; vllm is the engine's.")
+    name: PartName = Field(description="Name of the container; vllm is the engine's.")
     image: str | None = Field(
         default=None,
         min_length=1,
@@ -244,6 +242,15 @@ class Container(Group):
     )
 
 
+class DNSPolicy(StrEnum):
+    """Whom a pod asks for addresses."""
+
+    CLUSTER_FIRST = "ClusterFirst"
+    CLUSTER_FIRST_WITH_HOST_NET = "ClusterFirstWithHostNet"
+    DEFAULT = "Default"
+    NONE = "None"
+
+
 class PodContent(Group):
     """What is added to the pods' spec; where they run is in spec.scheduling."""
 
@@ -292,8 +299,10 @@ class PodContent(Group):
         description="Lines for /etc/hosts, as in a pod. Default: none.",
         json_schema_extra=ATOMIC,
     )
-    dns_policy: str | None = Field(
-        default=None, max_length=32, description="As in a pod. Default: ClusterFirst."
+    dns_policy: DNSPolicy | None = Field(
+        default=None,
+        description="ClusterFirst, ClusterFirstWithHostNet, Default or None, as in a pod. Default: "
+        "ClusterFirst.",
     )
     dns_config: Fragment | None = Field(default=None, description="As in a pod. Default: none.")
     automount_service_account_token: bool | None = Field(

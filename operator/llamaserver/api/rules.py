@@ -27,6 +27,7 @@ from llamaserver.api.engine import (
     ENV_NAME,
     ENV_NAME_CURE,
     IMAGE_CURE,
+    MORE_THAN_LIMIT,
     ONE_SOURCE,
     PLUGIN_NAME,
     PLUGIN_NAME_CURE,
@@ -42,6 +43,7 @@ from llamaserver.api.offloadingrules import offloading_problems
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.placementrules import placement_problems
 from llamaserver.api.podtemplate import CACHE_CURE, CACHE_VOLUME
+from llamaserver.api.quantity import quantity_value
 from llamaserver.api.restart import LONGEST, SHORTEST, TOO_OFTEN, TOO_SELDOM
 from llamaserver.api.source import Scheme, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
@@ -228,8 +230,19 @@ def _engine(spec: LlamaServerSpec) -> Iterator[Problem]:
     for index, plugin in enumerate(spec.engine.plugins or ()):
         if not re.fullmatch(PLUGIN_NAME, plugin):
             yield Problem(f"spec.engine.plugins[{index}]", f"{PLUGIN_NAME_CURE} (got {plugin!r})")
+    yield from _requests(spec)
     if spec.accelerator is not None:
         yield from _accelerator(spec, spec.accelerator)
+
+
+def _requests(spec: LlamaServerSpec) -> Iterator[Problem]:
+    resources = spec.engine.resources
+    limits = (resources.limits if resources else None) or {}
+    for name, asked in ((resources.requests if resources else None) or {}).items():
+        if name in limits and quantity_value(asked) > quantity_value(limits[name]):
+            yield Problem(
+                "spec.engine.resources.requests", f"{name} {MORE_THAN_LIMIT} ({asked} > {limits[name]})"
+            )
 
 
 def _accelerator(spec: LlamaServerSpec, accelerator: AcceleratorSpec) -> Iterator[Problem]:
