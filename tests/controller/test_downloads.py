@@ -67,7 +67,7 @@ def starting(*downloads: Progress | None, **changes: Any) -> Facts:
         spec=effective(parse(SERVER).spec),
         invalid="",
         apply_problem=None,
-        claim_problem="",
+        claim_problem=None,
         rollout=Rollout(True, True, wanted=count, updated=count, total=count, ready=0, deadline_exceeded=""),
         rollout_reason="",
         pods=[],

@@ -235,6 +235,11 @@ WORDS: list[tuple[str, Reason, str]] = [
         "let user and group 65532 write to the claim",
     ),
     (
+        "OSError: [Errno 30] Read-only file system: '/var/cache/llamaserver/huggingface'",
+        Reason.STARTUP_FAILED,
+        "let user and group 65532 write to the claim",
+    ),
+    (
         "OSError: [Errno 122] Disk quota exceeded: '/var/cache/llamaserver/huggingface/hub/tmp'",
         Reason.DISK_FULL,
         "a claim that is large enough",

@@ -95,6 +95,56 @@ def waiting(why: str, says: str = "", **last: Any) -> Object:
     return {"state": state, "lastState": {"terminated": last} if last else {}, "restartCount": 4}
 
 
+def unplaced(says: str) -> Object:
+    """A pod that the scheduler has found no node for."""
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": says}
+    return pod(status={"conditions": [scheduled]})
+
+
+@pytest.mark.parametrize(
+    ("says", "cure"),
+    [
+        ("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.", "add a node that has so much free"),
+        ('0/1 nodes are available: persistentvolumeclaim "x" not found.', "create the claim"),
+        ('persistentvolumeclaim "x" is being deleted', "name another claim"),
+        ("0/1 nodes: pod has unbound immediate PersistentVolumeClaims.", "kubectl describe pvc"),
+        ("0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector.", "spec.scheduling.nodeSelector"),
+        ("0/2 nodes: 2 node(s) had untolerated taint(s).", "spec.scheduling.tolerations"),
+        ("0/2 nodes: 2 node(s) had untolerated taint {gpu: true}", "spec.scheduling.tolerations"),
+    ],
+)
+def test_what_no_node_fits_is_told_in_the_schedulers_words_with_the_cure(says: str, cure: str) -> None:
+    trouble = pods.read(unplaced(says)).trouble
+    assert trouble is not None
+    assert trouble.reason is Reason.UNSCHEDULABLE
+    assert says in trouble.message
+    assert cure in trouble.message
+
+
+def test_several_reasons_why_no_node_fits_have_their_cures() -> None:
+    trouble = pods.read(unplaced("1 Insufficient cpu, 2 node(s) had untolerated taint(s)")).trouble
+    assert trouble is not None
+    assert "spec.engine.resources or spec.accelerator, or tolerate a node's taint" in trouble.message
+
+
+@pytest.mark.parametrize(
+    ("says", "cure"),
+    [
+        ("couldn't find key HF_TOKEN in Secret models/hf", "add the key to that Secret, and the pod starts"),
+        ("couldn't find key k in ConfigMap models/c", "add the key to that ConfigMap"),
+        ('secret "hf" not found', "create that Secret, and the pod starts"),
+        ('configmap "c" not found', "create that ConfigMap"),
+    ],
+)
+def test_what_a_container_needs_and_is_not_there_is_told_with_the_cure(says: str, cure: str) -> None:
+    trouble = pods.read(pod(engine=waiting("CreateContainerConfigError", says))).trouble
+    assert trouble is not None
+    assert trouble.reason is Reason.STARTUP_FAILED
+    assert says in trouble.message
+    assert cure in trouble.message
+    assert "correct the field that names it" in trouble.message
+
+
 @pytest.mark.parametrize(
     ("obj", "reason", "says"),
     [

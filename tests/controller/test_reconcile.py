@@ -12,7 +12,6 @@ import pytest
 from llamaserver.api.names import child_labels
 from llamaserver.cluster import ApiError
 from llamaserver.cluster.kinds import (
-    CLAIM,
     DEPLOYMENT,
     POD,
     POD_DISRUPTION_BUDGET,
@@ -160,30 +159,6 @@ async def test_marks_that_are_refused_are_told_and_the_fleet_shrinks_all_the_sam
     assert kind == "Warning"
     assert "pods may not be patched" in message
     assert bench.condition("Accepted")["status"] == "True"
-
-
-def claimed(name: str) -> Object:
-    cache = {"persistentVolumeClaim": {"claimName": name}}
-    return {"model": {"uri": "hf://org/model", "cache": cache}, "scaling": AUTO}
-
-
-async def test_another_claim_is_read_at_once_and_one_that_cannot_be_read_hinders_nothing(
-    bench: Bench,
-) -> None:
-    once = {"spec": {"accessModes": ["ReadWriteOncePod"]}}
-    for name, modes in (("one", ["ReadWriteOncePod"]), ("many", ["ReadWriteMany"])):
-        bench.api.objects[CLAIM, name] = copy.deepcopy(once) | {"spec": {"accessModes": modes}}
-    bench.declare(**claimed("one"))
-    await bench.look()
-    assert bench.server.claim_problem
-    bench.declare(**claimed("many"))
-    await bench.look()
-    assert bench.server.claim_problem == ""
-    bench.api.refuses[CLAIM] = ApiError(403, "Forbidden", "no")
-    bench.declare(**claimed("hidden"))
-    await bench.look()
-    assert bench.server.claim_problem == ""
-    assert bench.api.statuses[-1]["observedGeneration"] == 3
 
 
 IMAGE = {"image": "vllm/vllm-openai:v0.32.0"}

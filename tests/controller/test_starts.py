@@ -65,7 +65,7 @@ def judged(
         spec=effective(parse({**server, "metadata": {"name": "chat", "namespace": "ns"}}).spec),
         invalid="",
         apply_problem=None,
-        claim_problem="",
+        claim_problem=None,
         rollout=Rollout(True, True, wanted=1, updated=1, total=1, ready=0, deadline_exceeded=late),
         rollout_reason="",
         pods=[pods.read(obj)],

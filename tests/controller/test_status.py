@@ -25,6 +25,7 @@ from llamaserver.controller.pods import Pod, Trouble
 from llamaserver.controller.retune import InForce
 from llamaserver.controller.runtime import EngineReport, PodReport, Report
 from llamaserver.controller.status import Identity, Moment, compose, tells_something_new
+from llamaserver.desired import ClaimProblem
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 WELL = Rollout(exists=True, current=True, wanted=2, updated=2, total=2, ready=2, deadline_exceeded="")
@@ -71,7 +72,7 @@ def facts(**changes: Any) -> Facts:
         "spec": spec(),
         "invalid": "",
         "apply_problem": None,
-        "claim_problem": "",
+        "claim_problem": None,
         "rollout": WELL,
         "rollout_reason": "",
         "pods": [],
@@ -140,6 +141,7 @@ def test_a_pods_trouble_is_said_at_once_and_stalls_only_when_it_lasts(reason: Re
 
 
 QUOTA = 'pods "chat-7d9-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+FORBIDDEN = 'pods "chat-7d9-x" is forbidden:'
 SECURITY = 'pods "chat-7d9-x" is forbidden: violates PodSecurity "restricted:latest": hostPath volumes'
 
 
@@ -159,7 +161,28 @@ def refused(message: str, since_s: float) -> Rollout:
 
 @pytest.mark.parametrize(
     ("message", "cure"),
-    [(QUOTA, "raise the namespace's quota"), (SECURITY, "Pod Security level"), ("denied", "a policy")],
+    [
+        (QUOTA, "raise the namespace's quota"),
+        (SECURITY, "Pod Security level"),
+        (f"{FORBIDDEN} failed quota: q: must specify memory for: vllm", "spec.engine.resources"),
+        (
+            f'{FORBIDDEN} error looking up service account ns/x: serviceaccount "x" not found',
+            "spec.scheduling.serviceAccountName",
+        ),
+        (
+            f'{FORBIDDEN} pod rejected: RuntimeClass "x" not found',
+            "spec.scheduling.runtimeClassName",
+        ),
+        (
+            f"{FORBIDDEN} no PriorityClass with name x was found",
+            "spec.scheduling.priorityClassName",
+        ),
+        (
+            f"{FORBIDDEN} maximum memory usage per Container is 1Gi, but limit is 2Gi",
+            "LimitRange",
+        ),
+        ("denied", "a policy"),
+    ],
 )
 def test_pods_that_the_api_server_refuses_are_told_with_the_cure(message: str, cure: str) -> None:
     young, late = facts(rollout=refused(message, 5)), facts(rollout=refused(message, 400))
@@ -236,14 +259,14 @@ def test_an_additional_pod_that_a_claim_holds_back_is_a_stall_though_the_old_one
 ) -> None:
     surging = rollout(wanted=1, updated=1, total=2, ready=1)
     held = replace(pod(), down_since=NOW - timedelta(minutes=minutes), begun=begun)
-    given = facts(claim_problem="set spec.rollout.maxSurge: 0", rollout=surging, pods=[held])
+    given = facts(claim_problem=ClaimProblem("set maxSurge", False), rollout=surging, pods=[held])
     expected = (True, "ClaimNotShareable") if stalled else (False, "NotStalled")
     assert verdict(given, "Stalled") == expected
 
 
 def test_a_lone_replica_that_starts_is_not_held_back_by_a_claim() -> None:
     starting = rollout(wanted=1, updated=1, total=1, ready=0)
-    given = facts(claim_problem="set spec.rollout.maxSurge: 0", rollout=starting, pods=[pod()])
+    given = facts(claim_problem=ClaimProblem("set maxSurge", True), rollout=starting, pods=[pod()])
     assert verdict(given, "Stalled") == (False, "NotStalled")
 
 
@@ -413,8 +436,31 @@ def test_a_silent_prometheus_is_named_once_for_all_pods() -> None:
 def test_a_stalled_engine_and_a_claim_that_cannot_be_shared_stall() -> None:
     assert verdict(facts(report=report(Cause.STALLED)), "Stalled") == (True, "EngineStalled")
     short = rollout(wanted=3, updated=3, total=3, ready=1)
-    assert verdict(facts(claim_problem="no", rollout=short), "Stalled") == (True, "ClaimNotShareable")
-    assert verdict(facts(claim_problem="no"), "Stalled") == (False, "NotStalled")
+    one_pod, one_node = ClaimProblem("no", certain=True), ClaimProblem("no", certain=False)
+    assert verdict(facts(claim_problem=one_pod, rollout=short), "Stalled") == (True, "ClaimNotShareable")
+    assert verdict(facts(claim_problem=one_pod), "Stalled") == (False, "NotStalled")
+    # On one node all of them may start, and they may still be about to.
+    held = replace(pod(), down_since=NOW - timedelta(minutes=6), begun=False)
+    for pods, expected in (
+        ([], (False, "NotStalled")),
+        ([replace(held, begun=True)], (False, "NotStalled")),
+        ([held], (True, "ClaimNotShareable")),
+    ):
+        given = facts(claim_problem=one_node, rollout=short, pods=pods)
+        assert verdict(given, "Stalled") == expected, pods
+
+
+def test_a_reference_to_nothing_is_told_at_once_and_becomes_a_stall_when_it_lasts() -> None:
+    """Who applies a directory may well bring the object a moment later."""
+    told = {"invalid": "spec.model.uri: there is no", "invalid_reason": Reason.REFERENCE_NOT_FOUND}
+    young, late = (facts(**told, invalid_since=NOW - timedelta(seconds=age)) for age in (0, 331))
+    for given in (young, late):
+        assert verdict(given, "Accepted") == verdict(given, "Ready") == (False, "ReferenceNotFound")
+        assert waits(given)
+    (ready,) = [one.message for one in judge(young) if one.type == "Ready"]
+    assert "spec.model.uri: there is no" in ready
+    assert verdict(young, "Stalled") == (False, "NotStalled")
+    assert verdict(late, "Stalled") == (True, "ReferenceNotFound")
 
 
 def status(given: Facts, before: Status | None = None, **more: Any) -> Status:

@@ -36,16 +36,26 @@ SHARED_CACHE: Object = {
 }
 
 
+def models(*modes: str) -> dict[str, Object]:
+    """A claim of that name that allows these modes."""
+    return {"models": {"spec": {"accessModes": list(modes)}}}
+
+
 class TestClaims:
     """A ReadWriteOnce cache keeps the second replica from starting."""
 
     @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod"])
     def test_a_claim_for_one_node_is_named_with_the_cure(self, mode: str, changed: Make) -> None:
         server = parse(changed(SHARED_CACHE))
-        problem = claim_problem(server, effective(server.spec), {"spec": {"accessModes": [mode]}})
+        problem = claim_problem(server.spec, effective(server.spec), models(mode))
         assert problem is not None
-        assert mode in problem
-        assert "ReadWriteMany" in problem
+        assert problem.message.startswith(
+            "spec.model.cache.persistentVolumeClaim.claimName: the claim models"
+        )
+        assert mode in problem.message
+        assert "use a claim with ReadWriteMany" in problem.message
+        assert problem.certain is (mode == "ReadWriteOncePod")
+        assert ("on other nodes" in problem.message) is not problem.certain
 
     @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod"])
     @pytest.mark.parametrize("replicas", [1, 2])
@@ -54,10 +64,10 @@ class TestClaims:
     ) -> None:
         surge = {"spec.scaling.maxReplicas": replicas, "spec.rollout": {"maxSurge": 1}}
         server = parse(changed({**SHARED_CACHE, **surge}))
-        problem = claim_problem(server, effective(server.spec), {"spec": {"accessModes": [mode]}})
+        problem = claim_problem(server.spec, effective(server.spec), models(mode))
         assert problem is not None
-        assert "set spec.rollout.maxSurge: 0" in problem
-        assert ("allow one replica" in problem) is (replicas == 2)
+        assert "set spec.rollout.maxSurge: 0" in problem.message
+        assert ("allow one replica" in problem.message) is (replicas == 2)
 
     @pytest.mark.parametrize(
         ("changes", "modes"),
@@ -72,7 +82,61 @@ class TestClaims:
         self, changes: Object, modes: list[str], changed: Make
     ) -> None:
         server = parse(changed({**SHARED_CACHE, **changes}))
-        assert claim_problem(server, effective(server.spec), {"spec": {"accessModes": modes}}) is None
+        assert claim_problem(server.spec, effective(server.spec), models(*modes)) is None
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"spec.model.uri": "pvc://models/llama"}, "spec.model.uri"),
+            (
+                {"spec.model.lora.adapters": [{"name": "a", "uri": "pvc://models/a"}]},
+                "spec.model.lora.adapters[0].uri",
+            ),
+            (
+                {
+                    "spec.podTemplate.spec.volumes": [
+                        {"name": "v", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
+                    ]
+                },
+                "spec.podTemplate.spec.volumes[0].persistentVolumeClaim.claimName",
+            ),
+        ],
+    )
+    def test_what_is_only_read_can_be_shared_by_readers(
+        self, changes: Object, field: str, changed: Make
+    ) -> None:
+        """A read-only mount does not change to how many nodes a volume is attached at once."""
+        server = parse(changed({"spec.scaling.maxReplicas": 2, **changes}))
+        for shared in (["ReadOnlyMany"], ["ReadWriteMany"], ["ReadWriteOnce", "ReadOnlyMany"]):
+            assert claim_problem(server.spec, effective(server.spec), models(*shared)) is None
+        problem = claim_problem(server.spec, effective(server.spec), models("ReadWriteOnce"))
+        assert problem is not None
+        assert problem.message.startswith(f"{field}: the claim models allows ReadWriteOnce alone")
+        assert "use a claim with ReadOnlyMany or ReadWriteMany" in problem.message
+        assert "spec.model.cache" not in problem.message
+
+    def test_a_cache_needs_more_than_to_be_read(self, changed: Make) -> None:
+        server = parse(changed(SHARED_CACHE))
+        problem = claim_problem(server.spec, effective(server.spec), models("ReadOnlyMany"))
+        assert problem is not None
+        assert "use a claim with ReadWriteMany" in problem.message
+
+    def test_what_the_volume_allows_counts_more_than_what_was_asked_for(self, changed: Make) -> None:
+        server = parse(changed(SHARED_CACHE))
+        bound = {"spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"accessModes": ["ReadWriteMany"]}}
+        assert claim_problem(server.spec, effective(server.spec), {"models": bound}) is None
+
+    def test_of_several_claims_the_one_that_no_second_pod_can_have_is_told(self, changed: Make) -> None:
+        server = parse(changed({**SHARED_CACHE, "spec.model.uri": "pvc://weights/llama"}))
+        live = models("ReadWriteOncePod") | {"weights": {"spec": {"accessModes": ["ReadWriteOnce"]}}}
+        problem = claim_problem(server.spec, effective(server.spec), live)
+        assert problem is not None
+        assert problem.certain
+        assert "spec.model.cache" in problem.message
+
+    def test_of_a_claim_that_could_not_be_read_nothing_is_said(self, changed: Make) -> None:
+        server = parse(changed(SHARED_CACHE))
+        assert claim_problem(server.spec, effective(server.spec), {}) is None
 
     def test_without_a_claim_every_pod_has_a_cache_of_its_own(self, pod: Make) -> None:
         (cache,) = (volume for volume in pod()["volumes"] if volume["name"] == "cache")

@@ -42,6 +42,8 @@ class Reason(StrEnum):
     # Accepted
     VALID = "Valid"
     INVALID_SPEC = "InvalidSpec"
+    REFERENCE_NOT_FOUND = "ReferenceNotFound"
+    """The spec names an object that does not exist."""
     CONFLICT = "Conflict"
     """An object of a child's name exists and belongs to somebody else."""
 

@@ -10,7 +10,15 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.enums import MetricsSource, ScalingMode, TuningMode
 from llamaserver.control import Cause
 from llamaserver.control.context import FIXED, LIVE, NOT_A_TAIL
-from llamaserver.controller.facts import Facts, Rollout, claim_holds_back, downloading, lasts, trouble
+from llamaserver.controller.facts import (
+    Facts,
+    Rollout,
+    claim_holds_back,
+    downloading,
+    lasts,
+    trouble,
+    will_not_mend,
+)
 from llamaserver.controller.report import budget_word
 from llamaserver.controller.restart import given_back
 from llamaserver.controller.runtime import Report
@@ -46,7 +54,7 @@ def judge(facts: Facts) -> list[Judgement]:
 def _accepted(facts: Facts) -> Judgement:
     if facts.invalid:
         kept = "; the last accepted spec stays in force" if facts.spec is not None else ""
-        return Judgement(ConditionType.ACCEPTED, False, Reason.INVALID_SPEC, facts.invalid + kept)
+        return Judgement(ConditionType.ACCEPTED, False, facts.invalid_reason, facts.invalid + kept)
     if facts.apply_problem:
         return Judgement(ConditionType.ACCEPTED, False, *facts.apply_problem)
     return Judgement(ConditionType.ACCEPTED, True, Reason.VALID, "the spec is valid")
@@ -59,7 +67,9 @@ def _ready(facts: Facts) -> Judgement:
         serving = (
             f"{state.ready} replicas serve the last accepted spec" if state.ready else "nothing is served"
         )
-        return Judgement(type_, False, Reason.INVALID_SPEC, f"the present spec cannot be served; {serving}")
+        told = f": {facts.invalid}" if facts.invalid_since else ""
+        text = f"the present spec cannot be served{told}; {serving}"
+        return Judgement(type_, False, facts.invalid_reason, text)
     if facts.apply_problem:
         return Judgement(type_, False, *facts.apply_problem)
     if facts.waits_for or not state.exists or facts.spec is None:
@@ -103,10 +113,10 @@ def _progressing(facts: Facts) -> Judgement:
     if facts.waits_for:
         return Judgement(type_, True, Reason.STARTING, facts.waits_for)
     if not state.exists:
-        moving = not facts.invalid
-        return Judgement(
-            type_, moving, Reason.STARTING, "the children are being made" if moving else "waiting for a spec"
-        )
+        if facts.invalid:
+            text = facts.invalid if facts.invalid_since else "waiting for a spec"
+            return Judgement(type_, False, Reason.STARTING, text)
+        return Judgement(type_, True, Reason.STARTING, "the children are being made")
     found = trouble(facts)
     told = downloading(facts) if found is None else found.message
     ails = f"; {told}" if told else ""
@@ -128,14 +138,14 @@ def _stalled(facts: Facts, ready: bool) -> Judgement:
     the time in which it could have mended itself.
     """
     type_ = ConditionType.STALLED
-    if facts.invalid:
-        return Judgement(type_, True, Reason.INVALID_SPEC, facts.invalid)
+    if will_not_mend(facts):
+        return Judgement(type_, True, facts.invalid_reason, facts.invalid)
     if facts.apply_problem:
         return Judgement(type_, True, *facts.apply_problem)
     if facts.report is not None and facts.report.decision.diagnosis.cause is Cause.STALLED:
         return Judgement(type_, True, Reason.ENGINE_STALLED, facts.report.decision.diagnosis.message)
-    if claim_holds_back(facts):
-        return Judgement(type_, True, Reason.CLAIM_NOT_SHAREABLE, facts.claim_problem)
+    if facts.claim_problem is not None and claim_holds_back(facts):
+        return Judgement(type_, True, Reason.CLAIM_NOT_SHAREABLE, facts.claim_problem.message)
     if not ready:
         found, late = trouble(facts), facts.rollout.deadline_exceeded
         if found is not None and (late or lasts(found, facts)):

@@ -18,6 +18,7 @@ from llamaserver.controller.diff import mark_of
 from llamaserver.controller.pods import Pod, Trouble, refusal
 from llamaserver.controller.runtime import Report
 from llamaserver.controller.starts import describe, out_of_time
+from llamaserver.desired import ClaimProblem
 from llamaserver.desired.deployment import IMAGE_PULL_ALLOWANCE_S
 
 
@@ -50,7 +51,7 @@ class Facts:
     spec: EffectiveSpec | None
     invalid: str
     apply_problem: tuple[str, str] | None
-    claim_problem: str
+    claim_problem: ClaimProblem | None
     rollout: Rollout
     rollout_reason: str
     pods: Sequence[Pod]
@@ -58,6 +59,9 @@ class Facts:
     now: datetime
     patience_s: float
     """For how long a pod's trouble may be one that mends itself."""
+    invalid_reason: Reason = Reason.INVALID_SPEC
+    invalid_since: datetime | None = None
+    """Since when, where it may be mended without another spec; else None."""
     waits_for: str = ""
     restart: str = ""
     """Why no restart gives engines another cap now; empty where none is asked for."""
@@ -171,19 +175,26 @@ def downloading(facts: Facts) -> str:
 
 
 def claim_holds_back(facts: Facts) -> bool:
-    """Whether the claim of the cache, which pods on other nodes cannot have, keeps a pod from starting: one
-    of those that are wanted, or the additional one of a rollout, which waits for its volumes.
+    """Whether a claim that pods elsewhere cannot have keeps a pod from starting: one of those that are
+    wanted, or the additional one of a rollout, which waits for its volumes.
     """
-    if not facts.claim_problem:
+    if facts.claim_problem is None:
         return False
-    if facts.rollout.ready < facts.rollout.wanted and facts.rollout.wanted > 1:
+    state = facts.rollout
+    if facts.claim_problem.certain and state.ready < state.wanted and state.wanted > 1:
         return True
     patience = timedelta(seconds=facts.patience_s)
-    return facts.rollout.total > 1 and any(
+    return max(state.wanted, state.total) > 1 and any(
         pod.down_since is not None and facts.now - pod.down_since > patience
         for pod in facts.pods
         if not (pod.begun or pod.ready or pod.ending)
     )
+
+
+def will_not_mend(facts: Facts) -> bool:
+    """Whether the present spec is one that waiting alone will not make good."""
+    patience = timedelta(seconds=facts.patience_s)
+    return bool(facts.invalid) and (facts.invalid_since is None or facts.now - facts.invalid_since > patience)
 
 
 _OF_A_SURGE = (Reason.UNSCHEDULABLE, Reason.CLAIM_NOT_SHAREABLE, Reason.PODS_REFUSED)
@@ -207,4 +218,4 @@ def lasts(found: Trouble, facts: Facts) -> bool:
 def waits(facts: Facts) -> bool:
     """Whether something may turn into a trouble, or a trouble into a stall, by nothing but time."""
     starting = any(not pod.ready and not pod.ending for pod in facts.pods)
-    return starting or facts.rollout.refused is not None
+    return starting or facts.rollout.refused is not None or facts.invalid_since is not None

@@ -267,6 +267,7 @@ _SIGNS: Final = (
         "let user and group 65532 write to the claim of spec.model.cache: by the storage class's or the "
         "server's settings where it heeds no fsGroup, as NFS does not",
         r"Permission denied: '/var/cache/llamaserver",
+        r"Read-only file system: '/var/cache/llamaserver",
     ),
     _sign(
         Reason.DISK_FULL,

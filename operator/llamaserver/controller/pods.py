@@ -16,6 +16,7 @@ from llamaserver.control.victims import Stage
 from llamaserver.controller import downloads
 from llamaserver.controller.lastwords import cause_of_death, death_by_exit_code, last_words
 from llamaserver.controller.moments import latest, moment, transition
+from llamaserver.controller.refusals import cure_of_making, cure_of_starting, cures_of_placing
 from llamaserver.controller.starts import LOOPS, CutShort, cut_short, last_end
 from llamaserver.engine import Target
 
@@ -113,15 +114,9 @@ def refusal(condition: dict[str, Any]) -> Trouble | None:
     if condition.get("status") != "True":
         return None
     text = str(condition.get("message") or "the API server refuses the pods")
-    cure = "the pods do not fit a policy of the namespace"
-    if "exceeded quota" in text:
-        cure = "raise the namespace's quota, or ask for fewer replicas or less of what it limits"
-    elif "violates PodSecurity" in text:
-        cure = (
-            "label the namespace for a Pod Security level that the pods meet, or take out of "
-            "spec.podTemplate what does not meet it"
-        )
-    return Trouble(Reason.PODS_REFUSED, f"{text}: {cure}", transition({"it": condition}, "it"))
+    return Trouble(
+        Reason.PODS_REFUSED, f"{text}: {cure_of_making(text)}", transition({"it": condition}, "it")
+    )
 
 
 def cold_starts(
@@ -182,7 +177,8 @@ def _trouble(name: str, status: dict[str, Any], conditions: dict[str, Any]) -> T
         shared = "ReadWriteOncePod" in text
         reason = Reason.CLAIM_NOT_SHAREABLE if shared else Reason.UNSCHEDULABLE
         since = transition(conditions, "PodScheduled")
-        return Trouble(reason, f"pod {name} cannot be scheduled: {text}", since)
+        cures = f"; {cures}" if (cures := cures_of_placing(text)) else ""
+        return Trouble(reason, f"pod {name} cannot be scheduled: {text}{cures}", since)
     unready = transition(conditions, "Ready")
     for container in _containers(status):
         found = _container_trouble(name, container, unready)
@@ -241,10 +237,12 @@ def _container_trouble(pod: str, container: dict[str, Any], unready: datetime | 
     if why in _IMAGE:
         return Trouble(Reason.IMAGE_UNAVAILABLE, f"{where}: {why}: {waiting.get('message') or 'see the pod'}")
     if why in _CONFIG:
-        death = cause_of_death(str(waiting.get("message") or ""))
-        if death is not None:
+        told = str(waiting.get("message") or "")
+        if cure := cure_of_starting(told):
+            return Trouble(Reason.STARTUP_FAILED, f"{where}: {why}: {told}: {cure}")
+        if (death := cause_of_death(told)) is not None:
             return Trouble(death.reason, f"{where}: {why}: {death.line}: {death.advice}")
-        return Trouble(Reason.STARTUP_FAILED, f"{where}: {why}: {waiting.get('message') or 'see the pod'}")
+        return Trouble(Reason.STARTUP_FAILED, f"{where}: {why}: {told or 'see the pod'}")
     if "running" in state and not _ends_again_and_again(container, ended, unready):
         # However an earlier life ended, this one has its own time to start.
         return None

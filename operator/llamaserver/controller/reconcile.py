@@ -27,8 +27,8 @@ from llamaserver.cluster import (
     Reference,
     UnavailableError,
 )
-from llamaserver.cluster.kinds import CLAIM, DEPLOYMENT, Object, kind_of
-from llamaserver.controller import announce, downloads, pods, rollouts, status
+from llamaserver.cluster.kinds import DEPLOYMENT, Object, kind_of
+from llamaserver.controller import announce, downloads, pods, references, rollouts, status
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.children import Children, ForeignObjectError, Written
 from llamaserver.controller.diff import digest
@@ -41,6 +41,7 @@ from llamaserver.controller.scaledown import LOOK_AGAIN_S, ScaleDown
 from llamaserver.controller.tick import Ticker
 from llamaserver.desired import (
     BuildSettings,
+    ClaimProblem,
     build,
     claim_problem,
     desired_fleet,
@@ -58,7 +59,6 @@ _NO_POD_TEMPLATE = (
 )
 _STATUS_LATER_S = 0.2
 """When a new LlamaServer is looked at again for its status, if others wait for their Deployments."""
-_CLAIM_S = 300.0
 _PATIENCE_S = 180.0
 """A pod may be in trouble for this long after all that had to make room for it must have ended."""
 _TROUBLE_S = 20.0
@@ -155,7 +155,9 @@ class Reconciler:
         if later is not None:
             raise later
         await self._recover(server)
-        times = (again, recover, restart, LOOK_AGAIN_S if held else None)
+        missing = isinstance(server.invalid, references.MissingReference)
+        looks = (LOOK_AGAIN_S if held else None, references.AGAIN_S if missing else None)
+        times = (again, recover, restart, *looks)
         return min(
             (time for time in times if time is not None), default=None
         ), "invalid" if server.invalid else "ok"
@@ -186,6 +188,7 @@ class Reconciler:
         try:
             parsed = parse(raw)
             self._check_allowed(parsed)
+            await references.check(server, parsed, self.parts.kube, self.parts.monotonic())
         except InvalidSpec as error:
             server.invalid = error
             if server.parsed is None:
@@ -258,30 +261,7 @@ class Reconciler:
         server.apply_problem = None
         for change in written:
             self._note(server, change)
-        await self._read_claim(server, parsed)
         return Made(held, any(change.kind is DEPLOYMENT and change.before is None for change in written))
-
-    async def _read_claim(self, server: Server, parsed: LlamaServer) -> None:
-        cache = parsed.spec.model.cache
-        now = self.parts.monotonic()
-        if cache is None or server.spec is None:
-            server.claim_problem = ""
-            return
-        name = cache.persistent_volume_claim.claim_name
-        about = (name, server.spec.max_replicas, server.spec.max_surge)
-        if server.claim_read is not None and server.claim_read[0] == about:
-            if now - server.claim_read[1] <= _CLAIM_S:
-                return
-        else:
-            server.claim_problem = ""
-        server.claim_read = (about, now)
-        try:
-            claim = await self.parts.kube.get(CLAIM, server.key.namespace, name)
-        except ApiError as error:
-            # What cannot be read is not known, and no reason to leave the rest undone.
-            KeyLogger(_log, *server.key).warning("the claim %s cannot be read: %s", name, error)
-            return
-        server.claim_problem = (claim_problem(parsed, server.spec, claim) or "") if claim else ""
 
     def _announce(self, server: Server, change: Written) -> None:
         """Once it is sure that pods are replaced, say why, and what that means for those who are served."""
@@ -368,11 +348,14 @@ class Reconciler:
         state = rollout(deployment, server.wanted_mark, server.settled)
         replaces = server.replaces_pods or state.total > state.updated
         known = [pods.read(obj) for obj in self.parts.cache.pods(server.key)]
+        missing = references.missing_since(server, now)
         return Facts(
             spec=server.spec,
             invalid="" if server.invalid is None else str(server.invalid),
+            invalid_reason=Reason.REFERENCE_NOT_FOUND if missing else Reason.INVALID_SPEC,
+            invalid_since=missing,
             apply_problem=server.apply_problem,
-            claim_problem=server.claim_problem,
+            claim_problem=self._claim_problem(server),
             rollout=state,
             rollout_reason=rollouts.cause_of(deployment) if replaces else "",
             pods=known,
@@ -387,6 +370,11 @@ class Reconciler:
                 self.parts.monotonic(),
             ),
         )
+
+    def _claim_problem(self, server: Server) -> ClaimProblem | None:
+        if server.parsed is None or server.spec is None:
+            return None
+        return claim_problem(server.parsed.spec, server.spec, references.claims(server.seen))
 
     def _expose(self, server: Server, after: Status) -> None:
         metrics, key = self.parts.metrics, server.key

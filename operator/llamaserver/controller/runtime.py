@@ -12,6 +12,7 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.server import LlamaServer
 from llamaserver.api.status import MAX_DECISIONS, DecisionStatus, RecoveryStatus, RestartStatus, Status
+from llamaserver.cluster.kinds import Kind, Object
 from llamaserver.control import Decision, Learned, Observed, State
 from llamaserver.control.recovery import Replace
 from llamaserver.controller.downloads import Told
@@ -34,6 +35,7 @@ class EngineReport:
     running: int
     waiting: int
     kv_usage: float
+
 
 FAR_S, APART_S = 8.0, 30.0
 """For APART_S figures have to be out of their bands before they are written, and for FAR_S if they are far
@@ -111,6 +113,17 @@ class Followed:
     holds_since: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An object that a spec refers to, as it was read at a time; monotonic."""
+
+    at: float
+    known: bool
+    """Whether the API server answered."""
+    obj: Object | None
+    """What is remembered of it; None where it does not exist, or is not known."""
+
+
 @dataclass
 class Server:
     """One LlamaServer. `spec` is the last one that could be acted upon; `invalid` says that a newer one
@@ -150,9 +163,8 @@ class Server:
     """What the Deployment has to say it was made from."""
     settled: str = ""
     """Of which pod template the Deployment's status told last."""
-    claim_problem: str = ""
-    claim_read: tuple[tuple[str, int | None, int], float] | None = None
-    """The claim that was last read, and when."""
+    seen: dict[tuple[Kind, str], Seen] = field(default_factory=dict)
+    """What the spec refers to, as it was last read."""
     cold_starts: dict[str, float | None] = field(default_factory=dict)
     """Seconds by pod uid, as each pod told when it was first seen ready: what it tells later may be the end
     of a spell in which it was not.

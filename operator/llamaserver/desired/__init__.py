@@ -3,7 +3,7 @@ and docs.
 """
 
 from llamaserver.desired.build import build, termination_grace_seconds
-from llamaserver.desired.claims import claim_problem
+from llamaserver.desired.claims import ClaimProblem, claim_problem
 from llamaserver.desired.difference import first_difference
 from llamaserver.desired.objects import KubeObject
 from llamaserver.desired.replicas import HANDOVER_MANAGER, desired_fleet, handover
@@ -13,6 +13,7 @@ from llamaserver.desired.settings import BuildSettings, DesiredFleet, TunerDeliv
 __all__ = [
     "HANDOVER_MANAGER",
     "BuildSettings",
+    "ClaimProblem",
     "DesiredFleet",
     "KubeObject",
     "Outlook",

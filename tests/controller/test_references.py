@@ -1,0 +1,188 @@
+"""Specs that name objects which are not there: told with the field, and never acted upon before they are."""
+
+from __future__ import annotations
+
+import copy
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from llamaserver.cluster import ApiError, UnavailableError
+from llamaserver.cluster.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, Object
+from llamaserver.controller import references
+from reconciling import Bench
+
+AUTO = {"mode": "Auto", "minReplicas": 2, "maxReplicas": 8}
+PVC = {"model": {"uri": "pvc://weights/llama"}}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def claimed(name: str) -> Object:
+    cache = {"persistentVolumeClaim": {"claimName": name}}
+    return {"model": {"uri": "hf://org/model", "cache": cache}, "scaling": AUTO}
+
+
+def claim(*modes: str) -> Object:
+    return {"spec": {"accessModes": list(modes)}}
+
+
+def template(bench: Bench) -> str:
+    return str(bench.api.objects[DEPLOYMENT, "chat"]["spec"]["template"])
+
+
+def later(bench: Bench) -> None:
+    """Everything that was read is old."""
+    bench.server.seen = {
+        ref: references.Seen(seen.at - references.KEPT_S, seen.known, seen.obj)
+        for ref, seen in bench.server.seen.items()
+    }
+
+
+NAMED = {
+    "a model": (PVC, "spec.model.uri"),
+    "an adapter": (
+        {
+            "model": {
+                "uri": "hf://org/model",
+                "lora": {
+                    "adapters": [{"name": "a", "uri": "hf://o/a"}, {"name": "b", "uri": "pvc://weights/b"}]
+                },
+            }
+        },
+        "spec.model.lora.adapters[1].uri",
+    ),
+    "a cache": (claimed("weights"), "spec.model.cache.persistentVolumeClaim.claimName"),
+    "a volume": (
+        {
+            "podTemplate": {
+                "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "weights"}}]}
+            }
+        },
+        "spec.podTemplate.spec.volumes[0].persistentVolumeClaim.claimName",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "field"), NAMED.values(), ids=NAMED)
+async def test_a_claim_that_does_not_exist_is_told_at_once_and_waited_for(
+    spec: Object, field: str, bench: Bench
+) -> None:
+    bench.declare(**spec)
+    assert await bench.look() == references.AGAIN_S
+    said = bench.condition("Accepted")
+    assert (said["status"], said["reason"]) == ("False", "ReferenceNotFound")
+    told = "there is no PersistentVolumeClaim weights in namespace ns: create it, or write the name of one"
+    assert said["message"] == f"{field}: {told}"
+    assert bench.condition("Ready")["reason"] == "ReferenceNotFound"
+    assert bench.condition("Stalled")["status"] == "False", "it may come a moment later"
+    assert (DEPLOYMENT, "chat") not in bench.api.objects, "its pods could only wait"
+
+    bench.api.objects[CLAIM, "weights"] = claim("ReadWriteMany")
+    later(bench)
+    await bench.look()
+    assert bench.condition("Accepted")["status"] == "True"
+    assert "'claimName': 'weights'" in template(bench)
+
+
+async def test_it_becomes_a_stall_when_it_lasts(bench: Bench) -> None:
+    bench.declare(**PVC)
+    await bench.look()
+    bench.wall += timedelta(minutes=4)
+    await bench.look()
+    said = bench.condition("Stalled")
+    assert (said["status"], said["reason"]) == ("True", "ReferenceNotFound")
+
+
+async def test_what_serves_is_not_replaced_by_pods_that_could_not_start(bench: Bench) -> None:
+    bench.declare(scaling=AUTO)
+    await bench.look()
+    bench.rolled_out()
+    await bench.look()
+    before = copy.deepcopy(bench.api.objects)
+    bench.declare(**PVC, scaling=AUTO)
+    await bench.look()
+    assert bench.api.objects == before
+    said = bench.condition("Accepted")
+    assert said["reason"] == "ReferenceNotFound"
+    assert said["message"].endswith("; the last accepted spec stays in force")
+    assert "2 replicas serve the last accepted spec" in bench.condition("Ready")["message"]
+
+
+TEMPLATE = {
+    "model": {"uri": "hf://org/model", "chatTemplate": {"configMapKeyRef": {"name": "chats", "key": "llama"}}}
+}
+TOLD = "spec.model.chatTemplate.configMapKeyRef"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, f"{TOLD}.name: there is no ConfigMap chats in namespace ns"),
+        ({}, f"{TOLD}.key: the ConfigMap chats has no key llama: add it, or write one that it has (none)"),
+        ({"data": {"b": "", "a": ""}}, "write one that it has (a, b)"),
+        ({"data": {"llama": ""}}, ""),
+        ({"binaryData": {"llama": ""}}, ""),
+    ],
+)
+async def test_a_chat_template_that_is_not_there_is_told(
+    content: Object | None, said: str, bench: Bench
+) -> None:
+    """The kubelet tells of it in Events alone, and the pod waits without a word."""
+    if content is not None:
+        bench.api.objects[CONFIG_MAP, "chats"] = content
+    bench.declare(**TEMPLATE)
+    await bench.look()
+    accepted = bench.condition("Accepted")
+    assert (accepted["status"] == "False") is bool(said)
+    assert said in accepted["message"]
+
+
+async def test_every_missing_reference_is_told_at_once(bench: Bench) -> None:
+    spec: dict[str, Any] = {"model": {**TEMPLATE["model"], **PVC["model"]}}
+    bench.declare(**spec)
+    await bench.look()
+    said = bench.condition("Accepted")["message"]
+    assert "spec.model.uri: " in said
+    assert f"{TOLD}.name: " in said
+
+
+async def test_another_claim_is_read_at_once_and_one_that_cannot_be_read_hinders_nothing(
+    bench: Bench,
+) -> None:
+    bench.api.objects[CLAIM, "one"] = claim("ReadWriteOncePod")
+    bench.api.objects[CLAIM, "many"] = claim("ReadWriteMany")
+    bench.declare(**claimed("one"))
+    await bench.look()
+    said = bench.condition("Stalled")
+    assert (said["reason"], "the claim one allows ReadWriteOncePod" in said["message"]) == (
+        "ClaimNotShareable",
+        True,
+    )
+    bench.declare(**claimed("many"))
+    await bench.look()
+    assert bench.condition("Stalled")["status"] == "False"
+    for error in (ApiError(403, "Forbidden", "no"), UnavailableError(0, "Timeout", "no answer")):
+        bench.api.refuses[CLAIM] = error
+        bench.declare(**claimed(f"hidden-{error.status}"))
+        await bench.look()
+        assert bench.condition("Accepted")["status"] == "True"
+        assert f"hidden-{error.status}" in template(bench)
+
+
+async def test_what_is_there_is_not_asked_for_again_for_a_while(bench: Bench) -> None:
+    bench.api.objects[CLAIM, "weights"] = claim("ReadOnlyMany")
+    bench.declare(**PVC)
+    await bench.look()
+    bench.api.refuses[CLAIM] = ApiError(403, "Forbidden", "no")
+    await bench.look()
+    (seen,) = bench.server.seen.values()
+    assert seen.known
+    later(bench)
+    await bench.look()
+    (seen,) = bench.server.seen.values()
+    assert not seen.known
