@@ -46,7 +46,8 @@ def tuner_init_containers(settings: BuildSettings) -> list[dict[str, Any]]:
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "resources": {
                 "requests": {"cpu": "10m", "memory": "32Mi"},
-                "limits": {"memory": "128Mi"},
+                # Of both, for a namespace's quota may ask each container for both.
+                "limits": {"cpu": "200m", "memory": "128Mi"},
             },
             "securityContext": helper_security(),
             "volumeMounts": [{"name": TUNER_VOLUME, "mountPath": TARGET}],
