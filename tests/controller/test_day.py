@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from fakes import FakeEngine
 from llamaserver.controller import Operator, Options
@@ -136,18 +139,82 @@ async def test_what_others_add_stays(cluster: Cluster, operator: Operator, engin
     assert live["metadata"]["labels"]["team"] == "search"
 
 
-async def test_a_name_that_is_taken_is_left_alone(cluster: Cluster, operator: Operator) -> None:
-    foreign = cluster.named("v1", "Service", "chat", spec={"ports": [{"port": 1234}]})
-    await cluster.apply(foreign)
-    await cluster.apply(cluster.server())
+POD_TEMPLATE = {
+    "metadata": {"labels": {"app": "theirs"}},
+    "spec": {"containers": [{"name": "web", "image": "theirs:1"}]},
+}
+FOREIGN: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "Service": ("v1", "chat", {"spec": {"ports": [{"port": 1234}]}}),
+    "ConfigMap": ("v1", "chat-tuner-keys", {"data": {"theirs": "kept"}}),
+    "Deployment": (
+        "apps/v1",
+        "chat",
+        {"spec": {"replicas": 3, "selector": {"matchLabels": {"app": "theirs"}}, "template": POD_TEMPLATE}},
+    ),
+    "PodDisruptionBudget": (
+        "policy/v1",
+        "chat",
+        {"spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "theirs"}}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+async def test_a_name_that_is_taken_is_left_alone(kind: str, cluster: Cluster, operator: Operator) -> None:
+    version, name, content = FOREIGN[kind]
+    foreign = await cluster.apply(cluster.named(version, kind, name, **content))
+    # With more than one replica it wants a child of each kind.
+    server = cluster.server(scaling={"minReplicas": 2})
+    await cluster.apply(server)
     seen = await eventually(
-        lambda: cluster.get(cluster.server()), lambda it: condition(it, "Accepted").get("status") == "False"
+        lambda: cluster.get(server), lambda it: condition(it, "Accepted").get("status") == "False"
     )
-    assert condition(seen, "Accepted")["reason"] == "Conflict"
-    service = await cluster.get(foreign)
-    assert service is not None
-    assert [port["port"] for port in service["spec"]["ports"]] == [1234]
-    assert "ownerReferences" not in service["metadata"]
+    said = condition(seen, "Accepted")
+    assert said["reason"] == "Conflict"
+    assert f"a {kind} named {name} exists and is not this LlamaServer's: rename" in said["message"]
+    await cluster.merge(server, {"spec": {"suspend": True}})
+    await eventually(
+        lambda: cluster.get(server), lambda it: condition(it, "Accepted").get("observedGeneration") == 2
+    )
+    await cluster.delete(server)
+    await eventually(lambda: not operator.registry.known())
+    assert await cluster.get(foreign) == foreign
+
+
+async def test_two_servers_of_one_name_for_clients_are_two(
+    cluster: Cluster, operator: Operator, engines: list[FakeEngine]
+) -> None:
+    """Clients tell models by their served name, Kubernetes and routers by the LlamaServer's."""
+    model = {"uri": "hf://org/model", "servedNames": ["llama"]}
+    objective = {"interTokenLatency": {"target": "10ms"}}
+    busy, idle = engines[:2]
+    await serving(cluster, busy, "blue", model=model, slo=objective)
+    await serving(cluster, idle, "green", model=model, slo=objective)
+    for name in ("blue", "green"):
+        for kind, version in (("Deployment", "apps/v1"), ("Service", "v1")):
+            live = await cluster.get(cluster.named(version, kind, name))
+            assert live is not None
+            selector = live["spec"]["selector"]
+            assert selector.get("matchLabels", selector)["llamaserver.dev/name"] == name
+
+    busy.running, busy.tokens_per_s, busy.itl_s = 40, 1600.0, 0.025
+    blue = await eventually(
+        lambda: cluster.get(cluster.server("blue")),
+        lambda it: it["status"].get("observed", {}).get("running") == 40,
+    )
+    green = await cluster.get(cluster.server("green"))
+    assert green is not None
+    assert not green["status"].get("observed", {}).get("running")
+    for name, seen in (("blue", blue), ("green", green)):
+        assert [pod["name"] for pod in seen["status"]["tuning"]["pods"]] == [f"{name}-0"]
+        assert {one["pod"] for one in seen["status"].get("decisions", ()) if "pod" in one} <= {f"{name}-0"}
+
+    before = await cluster.get(cluster.deployment("green"))
+    await cluster.delete(cluster.server("blue"))
+    await eventually(lambda: len(operator.registry.known()) == 1)
+    assert await cluster.get(cluster.deployment("green")) == before
+    seen = await cluster.get(cluster.server("green"))
+    assert condition(seen, "Ready")["status"] == "True"
 
 
 async def test_a_deleted_server_is_forgotten(
