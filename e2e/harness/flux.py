@@ -163,7 +163,7 @@ def running(kube: Kube, folder: Path, name: str) -> Iterator[Flux]:
         "kustomize-controller": _controller(programs, "kustomize-controller"),
     }
     (folder / "artifacts").mkdir()
-    kube.apply(namespace(NAMESPACE))
+    kube.apply(namespace(NAMESPACE, "privileged"))
     definitions = programs / binaries.DEFINITIONS
     kube.kubectl("apply", "--server-side", "-f", str(definitions), timeout=120)
     try:

@@ -64,7 +64,7 @@ def running(kube: Kube, folder: Path) -> Iterator[None]:
     programs = binaries.ensure_module(binaries.KEDA, settings, Progress())
     definitions = programs / binaries.DEFINITIONS
     _certificates(folder, settings)
-    kube.apply(namespace(NAMESPACE))
+    kube.apply(namespace(NAMESPACE, "privileged"))
     kube.kubectl("apply", "--server-side", "-f", str(definitions), timeout=120)
     kube.apply(*_adapter(settings))
     try:

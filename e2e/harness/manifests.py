@@ -78,9 +78,10 @@ def llamaserver(
     }
 
 
-def namespace(name: str) -> Object:
-    """A Namespace."""
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+def namespace(name: str, level: str = "restricted") -> Object:
+    """A Namespace that enforces a Pod Security level: as a rule the strictest, which engines meet."""
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def config_map(name: str, namespace: str, files: dict[str, str]) -> Object:
