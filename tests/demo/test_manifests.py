@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,17 @@ from demo.load import requests
 from demo.settings import Settings
 from demo.settings import parse as settings_of
 from demo.toolbox import files, pods
-from harness.manifests import BLOCK_TOKENS, CEILING, KV_BLOCKS, MAX_MODEL_LEN, llamaserver, slo
+from harness.manifests import (
+    BLOCK_TOKENS,
+    CEILING,
+    CPU_SHARE,
+    KV_BLOCKS,
+    MAX_MODEL_LEN,
+    llamaserver,
+    namespace,
+    script_pod,
+    slo,
+)
 from llamaserver.api import parse
 
 
@@ -66,3 +77,14 @@ def test_scripts_and_trace_fit_a_configmap(settings: Settings) -> None:
     assert {"recorder.py", "bench.py", "streams.py", "trace.jsonl"} == set(found["data"])
     # `kubectl apply` writes the whole object into an annotation.
     assert len(json.dumps(found)) < 262_144
+
+
+def test_what_the_demo_runs_beside_the_engine_meets_the_level_of_its_namespace(api_server: Any) -> None:
+    assert api_server.create(namespace("level")).status == 201
+    content = script_pod("image", None, ["true"], "files", CPU_SHARE)
+    metadata = {"name": "load", "namespace": "level"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": content}
+    admitted = api_server.create(pod)
+    assert admitted.status == 201, admitted.message
+    pod["metadata"], pod["spec"] = {**metadata, "name": "root"}, {**content, "hostNetwork": True}
+    assert api_server.create(pod).status == 403, "the level is enforced"
