@@ -70,6 +70,9 @@ def test_how_requests_ended_is_no_sign_of_anything(live: str) -> None:
     assert 'finished_reason="length"' in live
     for reason in ("error", "of_a_later_release"):
         assert parsed(live.replace('finished_reason="length"', f'finished_reason="{reason}"')) == parsed(live)
+    for count in (0, 57):
+        aborted = f'vllm:request_success_total{{engine="0",model_name="m",finished_reason="abort"}} {count}.0'
+        assert parsed(f"{live}\n{aborted}\n") == parsed(live)
 
 
 def test_rays_prefix_is_read_like_vllms(live: str) -> None:

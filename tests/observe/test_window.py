@@ -122,6 +122,16 @@ def test_frozen_counters_with_work_in_hand_are_stale() -> None:
     assert "106 running" in found[3].message
 
 
+def test_prompts_of_those_who_gave_up_are_no_sign_of_life() -> None:
+    """A window of them would say that an engine which hangs had made no token in it."""
+    busy = (engine(running=8),)
+    given_up = [
+        sample(10.0 + 2 * i, engines=busy, prompt_tokens=1000 + 90 * i, cached_prompt_tokens=9 * i)
+        for i in range(4)
+    ]
+    assert [w.why for w in run(*given_up)[1:] if isinstance(w, NoWindow)] == [Unusable.STALE] * 3
+
+
 def test_frozen_for_long_is_still_stale_and_not_a_gap() -> None:
     busy = (engine(running=8),)
     found = run(sample(10.0, engines=busy), sample(160.0, engines=busy))[1]
