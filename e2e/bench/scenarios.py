@@ -145,7 +145,7 @@ SCENARIOS: dict[str, Scenario] = {
                 (Group(STREAMS, (16, 64), (60, 150), 256, prefix_per_s=GROWS_PER_S, prefix_most=LONG),),
             ),
             parts=(
-                Part(0, settle=3.0, windows=0),
+                Part(0, settle=5.0, windows=0),
                 *(Part(None if number else 1, settle=0.0, name=name) for number, name in enumerate(QUARTERS)),
             ),
             flags=(*LONG_FLAGS, "--block-size", "32"),
