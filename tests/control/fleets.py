@@ -84,6 +84,8 @@ class Replicas:
     dropped: float = 0.0
     tells_arrivals: bool = True
     model: bool = True
+    rolling: Callable[[float], bool] = lambda _: False
+    """Whether pods are being replaced at a time."""
     seed: int = 1
     state: DemandState = field(default_factory=DemandState)
     scales: list[tuple[float, int]] = field(default_factory=list)
@@ -179,7 +181,13 @@ class Replicas:
         return Facts(
             objective=self.objective,
             limits=self.limits,
-            fleet=Fleet(self.replicas, len(self.pods), len(self.starting), self.cold_start_s),
+            fleet=Fleet(
+                self.replicas,
+                len(self.pods),
+                len(self.starting),
+                self.cold_start_s,
+                rolling=self.rolling(self.now),
+            ),
             model=self._believed() if self.model else None,
             pods=seen,
             blind=blind,

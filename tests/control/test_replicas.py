@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from control.fleets import Replicas
 from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
 from llamaserver.control import Fleet, Learned, Limits, Objective, decide, initial
 from llamaserver.observe import Failure, Sample, Source, Unusable
@@ -60,6 +61,16 @@ def test_replicas_go_when_the_load_goes_one_at_a_time_and_not_at_once() -> None:
     assert [n for _, n in down][-3:] == [3, 2, 1]
     assert down[0][0] >= 500 + 150
     assert all(b - a >= 100 for (a, _), (b, _) in pairwise(down))
+
+
+def test_in_the_middle_of_a_rollout_no_replica_goes() -> None:
+    """Kubernetes would choose from which version, and it may be the one that serves."""
+    fleet = Replicas(count=3, clients=lambda _: 5, rolling=lambda t: t < 1000).run(990)
+    assert fleet.scales == []
+    assert fleet.state.reason == "hold: a rollout is under way"
+    fleet.rolling = lambda _: False
+    fleet.run(1600)
+    assert fleet.replicas < 3
 
 
 def test_a_demand_that_does_not_grow_asks_for_nothing_more_while_replicas_load() -> None:

@@ -16,19 +16,23 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine
+from llamaserver.api.effective import effective
 from llamaserver.api.names import child_labels
 from llamaserver.api.podtemplate import DELETION_COST
+from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.cluster import ApiError, ConflictError, NotFoundError, NotLeadingError, UnavailableError
-from llamaserver.cluster.kinds import POD, SCALE_DOWN_MANAGER, Object
+from llamaserver.cluster.kinds import DEPLOYMENT, POD, SCALE_DOWN_MANAGER, Object
 from llamaserver.control import Cause, Decision, Diagnosis, Observed
 from llamaserver.controller import Operator, Options
 from llamaserver.controller.cache import Cache
+from llamaserver.controller.diff import HASH_ANNOTATION
 from llamaserver.controller.queue import Key
 from llamaserver.controller.runtime import PodReport, Report, Server
 from llamaserver.controller.scaledown import PATIENCE_S, ScaleDown
 from workbench import Cluster, eventually, running, serving
 
 KEY = Key("ns", "chat")
+SPEC: Object = {"model": {"uri": "hf://org/model"}, "engine": {"image": "vllm/vllm-openai:v0.32.0"}}
 
 
 class Bench:
@@ -93,8 +97,18 @@ class Bench:
         live["resourceVersion"] = str(self.version)
         return copy.deepcopy(self.pods[name])
 
+    def deployed(self, replicas: int, updated: int, **rollout: int) -> None:
+        """The Deployment as the watches tell of it, with the rollout bounds of its LlamaServer."""
+        self.server.spec = effective(LlamaServerSpec.model_validate({**SPEC, "rollout": rollout}))
+        self.server.wanted_mark = "mark"
+        self.version += 1
+        metadata = {"namespace": "ns", "name": "chat", "uid": "uid-d", "labels": child_labels("chat")}
+        metadata |= {"resourceVersion": str(self.version), "annotations": {HASH_ANNOTATION: "mark"}}
+        status = {"replicas": replicas, "updatedReplicas": updated}
+        self.cache.put(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": replicas}, "status": status})
+
     def emit(self, about: Any, kind: Any, reason: str, message: str) -> bool:
-        assert reason == "VictimUncertain"
+        assert reason in ("VictimUncertain", "ScaleDownWaits")
         self.told.append(message)
         return True
 
@@ -194,6 +208,41 @@ async def test_pods_that_are_not_ready_go_first_and_no_figures_are_needed_for_it
     bench.pod("d", None, conditions=waits)
     assert await bench.prepare(4, 3) == 3
     assert bench.marked == {"d": "-1"}
+
+
+@pytest.mark.parametrize("figures", [True, False])
+async def test_a_step_that_would_let_a_rollout_end_the_last_pod_waits_for_it(
+    bench: Bench, figures: bool
+) -> None:
+    """The version that comes does not start. Fewer replicas are taken from both, from the older one first."""
+    if not figures:
+        bench.server.newest = None
+    bench.deployed(3, 1)
+    for _ in range(3):
+        assert await bench.prepare(3, 1) == 3
+        bench.now += PATIENCE_S
+    assert bench.writes == []
+    assert set(bench.told) == {
+        "replicas 3 -> 1 waits until the rollout is over, which with so few replicas might end the last pod "
+        "that serves before another one does; a version that does not start has to be taken back first"
+    }
+    bench.deployed(3, 3)
+    bench.report(*(bench.server.newest.pods if bench.server.newest else ()))
+    assert await bench.prepare(3, 1) == (1 if figures else 3), "it knows what runs where, or waits to"
+    bench.now += PATIENCE_S
+    assert await bench.prepare(3, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rollout"),
+    [(2, {}), (0, {}), (1, {"maxSurge": 1}), (2, {"maxUnavailable": 1})],
+)
+async def test_a_step_that_leaves_a_rollout_its_floor_or_means_none_at_all_waits_for_no_rollout(
+    bench: Bench, wanted: int, rollout: dict[str, int]
+) -> None:
+    bench.deployed(3, 1, **rollout)
+    assert await bench.prepare(3, wanted) == wanted
+    assert bench.told == []
 
 
 @pytest.mark.parametrize("told", ["never", "long ago", "by two of three"])

@@ -261,6 +261,9 @@ def _down(state: DemandState, facts: Facts) -> tuple[int, str]:
     n, cold = facts.fleet.replicas, cold_start_s(facts) if facts.fleet.cold_start_s else 0.0
     if n <= facts.limits.replicas_min:
         return 0, "hold: at minReplicas"
+    if facts.fleet.rolling:
+        # Fewer replicas are taken from both versions, so that it need not be the pods that do not serve.
+        return 0, "hold: a rollout is under way"
     if any(capacity(p, facts.limits) is None for p in facts.pods):
         return 0, "hold: what a replica can hold is not known"
     if facts.now - max(state.changed_at, state.seen[0].at) < max(LOOK_BACK_S, cold):

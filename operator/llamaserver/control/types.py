@@ -77,6 +77,8 @@ class Fleet:
     """From scheduled to ready, as measured on this fleet; None while unknown."""
     settled: bool = True
     """Every pod is started with what is declared now, and serves; none comes or goes."""
+    rolling: bool = False
+    """Pods are being replaced because what they are started with has changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,15 @@ def victim_uncertain(recorder: Recorder, about: Reference, step: str, problem: s
     recorder.emit(about, EventType.WARNING, "VictimUncertain", text)
 
 
+def scale_down_waits(recorder: Recorder, about: Reference, step: str) -> None:
+    """Tell that a scale-down waits for a rollout, which could otherwise end the last pod that serves."""
+    text = (
+        f"{step} waits until the rollout is over, which with so few replicas might end the last pod that "
+        "serves before another one does; a version that does not start has to be taken back first"
+    )
+    recorder.emit(about, EventType.NORMAL, "ScaleDownWaits", text)
+
+
 def replacement_refused(recorder: Recorder, about: Reference, problem: str) -> None:
     """Tell that a pod whose engine hangs stays, and is tried to be replaced again."""
     recorder.emit(about, EventType.WARNING, "ReplacementRefused", f"{problem}; it is tried again")

@@ -84,7 +84,7 @@ def _ready(facts: Facts) -> Judgement:
     if state.current and (found := trouble(facts)) is not None:
         return Judgement(type_, False, found.reason, f"{text}; {found.message}")
     fetching = downloading(facts)
-    if state.total > state.updated or not state.current:
+    if state.replacing:
         more = f"; {fetching}" if fetching else ""
         text = f"{text}, {_updated(state)} with the present spec{more}"
         return Judgement(type_, False, Reason.ROLLING_OUT, text)
@@ -120,7 +120,7 @@ def _progressing(facts: Facts) -> Judgement:
     found = trouble(facts)
     told = downloading(facts) if found is None else found.message
     ails = f"; {told}" if told else ""
-    if not state.current or state.total > state.updated:
+    if state.replacing:
         why = f": {facts.rollout_reason}" if facts.rollout_reason else ""
         means = f"; {outlook(facts.spec, state.wanted).text}" if facts.spec is not None else ""
         text = f"{_updated(state)} of {state.wanted} replicas have the present spec{why}{ails or means}"

@@ -39,6 +39,11 @@ class Rollout:
     """Pods that the Deployment wants and the API server does not take."""
 
     @property
+    def replacing(self) -> bool:
+        """Pods that are not of the present template are left, or it is not known yet that none are."""
+        return self.exists and (not self.current or self.total > self.updated)
+
+    @property
     def complete(self) -> bool:
         """Every pod there is has the present template, and there are as many as wanted."""
         return self.exists and self.current and self.updated >= self.wanted and self.total == self.updated
@@ -98,10 +103,13 @@ def rollout(deployment: Object | None, wanted_mark: str, settled: str = "") -> R
 
 
 def told_of(deployment: Object | None, before: str) -> str:
-    """A digest of the pod template that the Deployment's status tells of; `before` while it is behind."""
+    """A digest of the pod template that the Deployment's status tells of; while that is behind, `before`, and
+    nothing once the template is another one: what is told later of a return to it may be of the one between.
+    """
     if deployment is None:
         return ""
-    return str(deployment[TEMPLATE_DIGEST]) if _is_told(deployment) else before
+    now = str(deployment[TEMPLATE_DIGEST])
+    return now if _is_told(deployment) or now == before else ""
 
 
 def _is_told(deployment: Object) -> bool:

@@ -21,6 +21,7 @@ from llamaserver.cluster.kinds import POD, SCALE_DOWN_MANAGER, Object
 from llamaserver.control.victims import Candidate, unseen, victims
 from llamaserver.controller import announce
 from llamaserver.controller.cache import Cache
+from llamaserver.controller.facts import rollout
 from llamaserver.controller.pods import Pod, read
 from llamaserver.controller.runtime import Report, Server
 from llamaserver.observe import FORGIVEN_SCRAPES
@@ -53,7 +54,8 @@ class ScaleDown:
 
         `current` is what the Deployment asks for, None where there is none; `wanted` None means that the
         number is somebody else's. A scale-down is late rather than blind, but not for ever: after the
-        patience it goes on with what is known, and says so.
+        patience it goes on with what is known, and says so. One that would leave a rollout free to end the
+        last pod that serves waits until the rollout is over, or taken back.
 
         Raises:
             NotLeadingError: a pod was to be written, and this replica cannot prove that it leads.
@@ -66,6 +68,11 @@ class ScaleDown:
         if wanted == 0 or len(alive) <= wanted:
             server.shrinks_since = None
             return wanted
+        if self._endangers(server, current, wanted):
+            # Begun anew when its time has come, for then it has to know what runs where.
+            server.shrinks_since = None
+            self._tell_wait(server, f"replicas {current} -> {wanted}")
+            return current
         now = self.monotonic()
         server.shrinks_since = now if server.shrinks_since is None else server.shrinks_since
         candidates = self._candidates(server, alive, server.shrinks_since)
@@ -77,6 +84,22 @@ class ScaleDown:
             return current
         self._tell(server, f"replicas {current} -> {wanted}", going, problem)
         return wanted
+
+    def _endangers(self, server: Server, current: int, wanted: int) -> bool:
+        """Whether pods are being replaced, and with so few replicas all of them might be ended at once.
+
+        The Deployment's controller takes a smaller number from both versions, from the older one first, and
+        keeps no more pods than the number less those that may be down. So the pods that go can be the ones
+        that serve, while those of a version that does not start stay.
+        """
+        down = server.spec.max_unavailable if server.spec is not None else 0
+        if not wanted <= down < current:
+            return False
+        return rollout(self.cache.deployment(server.key), server.wanted_mark, server.settled).replacing
+
+    def _tell_wait(self, server: Server, step: str) -> None:
+        about = Reference(server.key.namespace, server.key.name, server.uid)
+        announce.scale_down_waits(self.recorder, about, step)
 
     async def _settle(self, server: Server, alive: Sequence[Pod], current: int | None) -> None:
         """Once there are no more pods than the Deployment asks for, none is to go."""

@@ -17,6 +17,7 @@ from llamaserver.control.recovery import obstacle
 from llamaserver.controller import downloads, pods, retune
 from llamaserver.controller.cache import Cache
 from llamaserver.controller.downloads import Told
+from llamaserver.controller.facts import rollout
 from llamaserver.controller.figures import Figures
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.notes import Notes
@@ -235,7 +236,8 @@ class Ticker:
         raise AssertionError("unreachable")
 
     def _fleet(self, server: Server, known: list[pods.Pod]) -> Fleet:
-        live = ((self._cache.deployment(server.key) or {}).get("spec") or {}).get("replicas")
+        deployment = self._cache.deployment(server.key)
+        live = ((deployment or {}).get("spec") or {}).get("replicas")
         ready = sum(pod.ready for pod in known)
         replicas = ready if live is None else int(live)
         assert server.spec is not None
@@ -247,6 +249,7 @@ class Ticker:
             # For restarts alone, and read from all pods once more: not where nobody asks.
             settled=server.spec.restart_min_interval is None
             or not obstacle(standing(self._cache, server, False)),
+            rolling=rollout(deployment, server.wanted_mark, server.settled).replacing,
         )
 
     def _cold_start(self, server: Server, known: list[pods.Pod]) -> float | None:
