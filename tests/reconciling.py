@@ -161,13 +161,16 @@ class Bench:
             },
         )
 
-    def rolled_out(self) -> None:
-        """The Deployment's controller is done, and the watches have told."""
+    def rolled_out(self, updated: int | None = None) -> None:
+        """The Deployment's controller is done, or has `updated` pods of the present template, and the watches
+        have told.
+        """
         live = self.api.objects[DEPLOYMENT, "chat"]
         count = live["spec"]["replicas"]
         self.api.version += 1
         live["metadata"]["resourceVersion"] = str(self.api.version)
         live["status"] = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), count)
+        live["status"]["updatedReplicas"] = count if updated is None else updated
         live["status"]["observedGeneration"] = live["metadata"]["generation"]
         self.cache.put(DEPLOYMENT, live)
 

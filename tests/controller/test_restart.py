@@ -6,7 +6,6 @@ First with an API server that only keeps what is applied; then whole, against a 
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import time
 from dataclasses import replace
@@ -274,7 +273,7 @@ async def test_neither_a_rollout_that_lasts_nor_a_tuner_that_comes_and_goes_brin
     await restarted(bench, **three)
     again = replace(FOUND, started=96, running=96, wanted=32)
     for updated in (0, 1, 2):
-        rolling(bench, updated)
+        bench.rolled_out(updated)
         bench.wall += timedelta(hours=1)
         see(bench, again)
         await bench.look()
@@ -290,16 +289,6 @@ async def test_neither_a_rollout_that_lasts_nor_a_tuner_that_comes_and_goes_brin
     await bench.look()
     await bench.look()
     assert started_with(bench) == "32"
-
-
-def rolling(bench: Bench, updated: int) -> None:
-    """So many of three pods are of the Deployment's present template, as the watches tell."""
-    bench.rolled_out()
-    live = copy.deepcopy(bench.api.objects[DEPLOYMENT, "chat"])
-    live["status"]["updatedReplicas"] = updated
-    bench.api.version += 1
-    live["metadata"]["resourceVersion"] = str(bench.api.version)
-    bench.cache.put(DEPLOYMENT, live)
 
 
 def successor(bench: Bench, written: Object) -> Bench:
