@@ -8,9 +8,10 @@ Runs on the standard library and aiohttp alone: as a process in a node's network
 Prints one JSON object:
 
     {"streams": n, "cut": n, "causes": {..}, "cut_at_s": [..], "tokens": n, "seconds": s,
-     "itl_ms": {"p50":..}, "ttft_ms": {..}}
+     "silent_s": s, "itl_ms": {"p50":..}, "ttft_ms": {..}}
 
-`cut_at_s` are the seconds after the start of the first CUTS_TOLD that were cut.
+`cut_at_s` are the seconds after the start of the first CUTS_TOLD that were cut, `silent_s` is the longest
+time in which no stream at all heard anything.
 
 SIGTERM ends the load early: no stream is started any more, those that are open run to their end.
 With `--follow`, also a line a second: {"at": s, "active": n, "done": n, "cut": n, "tokens": n}.
@@ -52,6 +53,9 @@ class Tally:
     """Moments on the monotonic clock."""
     itl: list[float] = field(default_factory=list)
     ttft: list[float] = field(default_factory=list)
+    silent_s: float = 0.0
+    """The longest time between two events, of whatever streams."""
+    heard_at: float | None = None
 
     @property
     def cut(self) -> int:
@@ -61,7 +65,10 @@ class Tally:
         """An event of a stream came at `at` (the monotonic clock), so long after its request (`first`) or
         after the event before. `tokens` is what it brought, 0 where the server does not count as it goes.
         """
-        del at, tokens
+        del tokens
+        if self.heard_at is not None:
+            self.silent_s = max(self.silent_s, at - self.heard_at)
+        self.heard_at = at
         (self.ttft if first else self.itl).append(seconds)
 
 
@@ -198,6 +205,7 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
         "cut_at_s": [round(at - started, 2) for at in tally.cut_at[:CUTS_TOLD]],
         "tokens": tally.tokens,
         "seconds": round(seconds, 2),
+        "silent_s": round(tally.silent_s, 2),
         "itl_ms": percentiles_ms(tally.itl),
         "ttft_ms": percentiles_ms(tally.ttft),
     }
