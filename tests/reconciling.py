@@ -161,9 +161,9 @@ class Bench:
             },
         )
 
-    def rolled_out(self, updated: int | None = None) -> None:
-        """The Deployment's controller is done, or has `updated` pods of the present template, and the watches
-        have told.
+    def rolled_out(self, updated: int | None = None, ready: int | None = None) -> None:
+        """The Deployment's controller is done, or has `updated` pods of the present template and `ready` that
+        serve, and the watches have told.
         """
         live = self.api.objects[DEPLOYMENT, "chat"]
         count = live["spec"]["replicas"]
@@ -171,6 +171,7 @@ class Bench:
         live["metadata"]["resourceVersion"] = str(self.api.version)
         live["status"] = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), count)
         live["status"]["updatedReplicas"] = count if updated is None else updated
+        live["status"]["readyReplicas"] = count if ready is None else ready
         live["status"]["observedGeneration"] = live["metadata"]["generation"]
         self.cache.put(DEPLOYMENT, live)
 

@@ -156,6 +156,25 @@ async def test_an_edit_that_replaces_no_pod_leaves_a_rollout_as_it_was(
     await finish(bench)
 
 
+async def test_a_rollout_whose_old_pods_have_all_gone_goes_on_until_the_new_ones_serve(bench: Bench) -> None:
+    one = {"scaling": {"mode": "Fixed"}, "replicas": 1}
+    bench.declare(engine=A, **one)
+    await look(bench)
+    await finish(bench)
+    bench.declare(engine=B, **one)
+    await look(bench)
+    bench.rolled_out(ready=0)
+    await look(bench)
+    said = bench.condition("Progressing")
+    assert (said["status"], said["reason"]) == ("True", "RollingOut")
+    assert f"{A_TO_B}; nothing is served from when its pod has ended" in said["message"]
+    await finish(bench)
+    # A pod that dies later is no rollout.
+    bench.rolled_out(ready=0)
+    await look(bench)
+    assert bench.condition("Progressing")["reason"] == "Scaling"
+
+
 async def test_an_operator_that_comes_in_the_middle_goes_on_with_the_reason(bench: Bench) -> None:
     await rolling(bench)
     bench.registry.drop(KEY)

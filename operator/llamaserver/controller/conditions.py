@@ -120,13 +120,16 @@ def _progressing(facts: Facts) -> Judgement:
     found = trouble(facts)
     told = downloading(facts) if found is None else found.message
     ails = f"; {told}" if told else ""
-    if state.replacing:
+    comes_up = state.ready < state.wanted or state.total != state.wanted
+    lasting = found is not None and lasts(found, facts)
+    # Where no old pod is left, a rollout goes on until its pods serve.
+    if state.replacing or (facts.rollout_reason and comes_up and not lasting):
         why = f": {facts.rollout_reason}" if facts.rollout_reason else ""
         means = f"; {outlook(facts.spec, state.wanted).text}" if facts.spec is not None else ""
         text = f"{_updated(state)} of {state.wanted} replicas have the present spec{why}{ails or means}"
         return Judgement(type_, True, Reason.ROLLING_OUT, text)
-    if state.ready < state.wanted or state.total != state.wanted:
-        if found is not None and lasts(found, facts):
+    if comes_up:
+        if found is not None and lasting:
             text = f"{state.ready} of {state.wanted} replicas ready, and no more to come: {found.message}"
             return Judgement(type_, False, found.reason, text)
         return Judgement(type_, True, Reason.SCALING, f"{state.ready} of {state.wanted} replicas ready{ails}")

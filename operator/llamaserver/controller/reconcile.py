@@ -279,7 +279,7 @@ class Reconciler:
         what = f"{change.kind.kind} {change.name}"
         KeyLogger(_log, *server.key).info("%s %s %s", "applied" if change.before else "made", what, reason)
         if change.kind is DEPLOYMENT:
-            server.replaces_pods = bool(change.cause)
+            server.replaces_pods |= bool(change.cause)
 
     async def _write_status(self, server: Server, raw: Object) -> float | None:
         """Write status when it tells something new: at once for what happened, and for figures once they have
@@ -346,6 +346,8 @@ class Reconciler:
         deployment = self.parts.cache.deployment(server.key)
         server.settled = told_of(deployment, server.settled)
         state = rollout(deployment, server.wanted_mark, server.settled)
+        if state.complete and state.ready >= state.wanted:
+            server.replaces_pods = False
         replaces = server.replaces_pods or state.total > state.updated
         known = [pods.read(obj) for obj in self.parts.cache.pods(server.key)]
         missing = references.missing_since(server, now)
