@@ -33,7 +33,8 @@ _KNOWN_CLASSES = {
 _UNPAUSED = "UNPAUSED"
 """`PauseState` of an engine that nobody told to stand still."""
 WAITING_LOOKED_AT = 256
-"""How many waiting requests are looked at for their lengths: a queue may hold a hundred thousand."""
+"""How many waiting requests are looked at, for their lengths or for what they wait for: a queue may hold a
+hundred thousand."""
 _UNBLOCKED = ("WAITING", "PREEMPTED")
 """Names of the `RequestStatus` of those that wait for nothing that they would have to be told of."""
 _QUEUED = 1
@@ -215,14 +216,20 @@ def _deferred(scheduler: Any) -> int:
 
     vLLM looks again at those that it has put aside only when it looks for somebody to admit, so while the cap
     is reached it goes on counting those whose grammar or KV cache has come, or whose adapter runs by now.
-    They wait for room like others.
+    They wait for room like others. Of many, some are looked at and stand for the rest. All count as vLLM
+    counts them where the scheduler or its requests are not what they are here.
     """
     deferred = getattr(scheduler, "deferred_waiting", ())
     if not deferred:
         return 0
-    come = getattr(scheduler, "finished_recving_kv_req_ids", ())
-    taken = _taken_adapters(scheduler)
-    return len(deferred) - sum(_wants_room(request, come, taken) for request in deferred)
+    try:
+        looked_at = list(islice(deferred, WAITING_LOOKED_AT))
+        come = getattr(scheduler, "finished_recving_kv_req_ids", ())
+        taken = _taken_adapters(scheduler)
+        want_room = sum(_wants_room(request, come, taken) for request in looked_at)
+    except Exception:  # of any kind: `grammar` runs code of vLLM's, which may raise what the compiler did
+        return len(deferred)
+    return len(deferred) - round(len(deferred) * want_room / len(looked_at))
 
 
 def _wants_room(request: Any, come: Container[str], taken: Container[int] | None) -> bool:
@@ -239,12 +246,17 @@ def _wants_room(request: Any, come: Container[str], taken: Container[int] | None
 
 
 def _taken_adapters(scheduler: Any) -> Container[int] | None:
-    """The adapters that fill all slots; None while one is free."""
+    """The adapters that fill all slots; None while one is free. Nobody is looked at once all are found."""
     config = getattr(scheduler, "lora_config", None)
     if not config:
         return None
-    active = {r.lora_request.lora_int_id for r in scheduler.running if r.lora_request}
-    return active if len(active) >= config.max_loras else None
+    active: set[int] = set()
+    for request in scheduler.running:
+        if request.lora_request:
+            active.add(request.lora_request.lora_int_id)
+            if len(active) >= config.max_loras:
+                return active
+    return None
 
 
 def _in_order(queue: Any) -> Iterable[Any]:

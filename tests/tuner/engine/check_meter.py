@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 import unittest
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.request import Request
 from vllm.v1.utils import compute_iteration_details
 
 from harness import Clock, Loop, both, make_config, make_request, make_scheduler, put, tuned
@@ -148,6 +153,51 @@ class Meter(unittest.TestCase):
         self.assertAlmostEqual(kv["used_blocks"] / kv["num_blocks"], stats.kv_cache_usage)
 
 
+class Deferred(unittest.TestCase):
+    """Requests that vLLM has put aside: what of them waits for something else than room."""
+
+    def structured(self, name: str, grammar: object) -> Request:
+        only = {"structured_outputs": StructuredOutputsParams(regex="a*")}
+        request = make_request(name, 20, 10, sampling=only)
+        assert request.structured_output_request is not None
+        request.structured_output_request.grammar = grammar
+        return request
+
+    def test_a_scheduler_that_does_not_tell_what_they_wait_for_counts_them_all_and_the_tuner_works_on(
+        self,
+    ) -> None:
+        for name, spoil in SPOILED.items():
+            with self.subTest(name):
+                scheduler = make_scheduler()
+                tuner = tuned(scheduler)
+                put(tuner, 4, 64)
+                request = self.structured("r", GRAMMAR)
+                scheduler.deferred_waiting.add(request)
+                self.assertEqual(tuner.read()["waiting_deferred"], 0)
+                spoil(scheduler, request)
+                state = tuner.read()
+                self.assertEqual((state["waiting_deferred"], state["failed"]), (1, ""))
+                self.assertEqual((state[CAP], state[BUDGET]), (4, 64))
+
+    def test_of_very_many_some_are_looked_at_and_stand_for_the_rest(self) -> None:
+        class Queue(list[Request]):
+            looked_at = 0
+
+            def __iter__(self) -> Iterator[Request]:
+                for request in super().__iter__():
+                    self.looked_at += 1
+                    yield request
+
+        scheduler = make_scheduler()
+        tuner = tuned(scheduler)
+        compiled, compiling = self.structured("r", GRAMMAR), self.structured("c", Future[Any]())
+        for count, deferred in ((WAITING_LOOKED_AT, 64), (8 * WAITING_LOOKED_AT, 512)):
+            queue = Queue([compiling, compiled, compiled, compiled] * (count // 4))
+            scheduler.deferred_waiting = queue
+            self.assertEqual(tuner.read()["waiting_deferred"], deferred)
+            self.assertEqual(queue.looked_at, WAITING_LOOKED_AT)
+
+
 class Lengths(unittest.TestCase):
     def test_what_runs_and_waits_is_told_with_what_it_may_still_generate(self) -> None:
         """The model is 2048 tokens long: who may fill it, asked for or not, is bounded by nothing."""
@@ -203,6 +253,37 @@ class Lengths(unittest.TestCase):
         state = tuner.read()
         self.assertIsNone(state["lengths"])
         self.assertEqual((state["failed"], state["running"]), ("", 1))
+
+
+class Uncompiled:
+    """A grammar that says what went wrong whenever it is asked for."""
+
+    @property
+    def grammar(self) -> object:
+        raise ValueError("no such rule")
+
+
+def without_slots(scheduler: Any, _: Any) -> None:
+    """Let adapters be served in a number of slots that nobody tells."""
+    scheduler.lora_config = SimpleNamespace(slots=1)
+    scheduler.running.append(SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=1)))
+
+
+def unnumbered(scheduler: Any, _: Any) -> None:
+    """Let an adapter run that has no number."""
+    scheduler.lora_config = SimpleNamespace(max_loras=1)
+    scheduler.running.append(SimpleNamespace(lora_request=SimpleNamespace(name="adapter")))
+
+
+GRAMMAR = SimpleNamespace(accept_tokens=lambda *_: True)
+SPOILED: dict[str, Callable[[Any, Any], None]] = {
+    "a status without a name": lambda _, request: setattr(request, "status", 1),
+    "no grammar": lambda _, request: setattr(request, "structured_output_request", None),
+    "a grammar that raises": lambda _, request: setattr(request, "structured_output_request", Uncompiled()),
+    "no number of slots": without_slots,
+    "adapters without a number": unnumbered,
+}
+"""What another release or another class may make of a scheduler or a request."""
 
 
 def is_prefill(scheduled: Any, name: str) -> bool:
