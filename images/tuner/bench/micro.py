@@ -78,6 +78,7 @@ def engine_core(batch: int, prefill: int, leased: bool = True) -> float:
 
     def work() -> None:
         tuner._guard(tuner.before_step)
+        tuner._guard(tuner._after_schedule, output)
         tuner._guard(tuner._after_step, output)
 
     return best(work)

@@ -140,6 +140,7 @@ class EngineTuner:
         """Return this engine's part of the snapshot."""
         now = self._clock()
         self._end_lease(now)
+        self.port.look_again()
         state = self._state(now)
         # After a failure the sums stand still; shown, they would be taken for an idle engine's.
         if not self.failed:
@@ -152,6 +153,7 @@ class EngineTuner:
         """Apply a change and return the state read back, or return it with `error`, the refusal."""
         now = self._clock()
         self._end_lease(now)
+        self.port.look_again()
         refusal = self._refusal(body, not_after, now)
         if refusal is None:
             self._enforce()
@@ -247,8 +249,10 @@ class EngineTuner:
             self.preemptions += len(output.preempted_req_ids)
         self.meter.output(int(self._clock() * 1e6), shape_of(output), idle=not self.port.running)
 
-    def _after_admission(self, output: Any) -> None:
-        self.queue.add_all(list(self.port.queue_times(output)))
+    def _after_schedule(self, output: Any) -> None:
+        self.port.scheduled(output)
+        if output.scheduled_new_reqs:
+            self.queue.add_all(list(self.port.queue_times(output)))
 
     def _before_arrival(self, request: Any) -> None:
         if not self.port.has(request.request_id):
@@ -258,8 +262,7 @@ class EngineTuner:
         def schedule_with_lease(*args: Any, **kwargs: Any) -> Any:
             self._guard(self.before_step)
             output = schedule(*args, **kwargs)
-            if output.scheduled_new_reqs:
-                self._guard(self._after_admission, output)
+            self._guard(self._after_schedule, output)
             return output
 
         return schedule_with_lease

@@ -19,7 +19,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
@@ -30,6 +30,8 @@ _KNOWN_CLASSES = {
     "vllm.v1.core.sched.scheduler.Scheduler",
     "vllm.v1.core.sched.async_scheduler.AsyncScheduler",
 }
+_UNTOLD = "NoAttribute"
+"""The obstacle that this release's scheduler, or its requests, do not have an attribute."""
 _UNPAUSED = "UNPAUSED"
 """`PauseState` of an engine that nobody told to stand still."""
 WAITING_LOOKED_AT = 256
@@ -85,10 +87,13 @@ class SchedulerPort:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self.limits = _limits(scheduler)
+        self._live = _live(scheduler)
+        self.limits = _limits(scheduler, self._live)
         self._chunk_limit = _long_prefill_threshold(scheduler) or self.limits.start_budget
         """The most tokens of one prompt in a step."""
         self.pipeline_parallel_size = _pipeline_parallel_size(scheduler)
+        self._prompts_run = True
+        """Whether a prompt may be among those that run; see `scheduled`."""
 
     @property
     def cap(self) -> int:
@@ -117,22 +122,51 @@ class SchedulerPort:
         """How many sequences run. Under asynchronous scheduling this includes some that are about to end."""
         return len(self._scheduler.running)
 
+    def look_again(self) -> None:
+        """Look at what nobody could see before a request ran, see `_requests_obstacle`."""
+        if not self.limits.live[BUDGET] and (reason := _requests_obstacle(self._scheduler)):
+            self._keep_budget(reason)
+
+    def _keep_budget(self, reason: str) -> None:
+        """From now on the budget is not live, and what it was at the start."""
+        self._scheduler.max_num_scheduled_tokens = self.limits.start_budget
+        self._live[BUDGET] = reason
+
+    def scheduled(self, output: Any) -> None:
+        """Note whether this step, scheduled just now, can leave a prompt among those that run: somebody new
+        or back in it, or with more tokens than a decode takes."""
+        if self._prompts_run:
+            return
+        tokens, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+        self._prompts_run = bool(
+            output.scheduled_new_reqs
+            or getattr(output.scheduled_cached_reqs, "resumed_req_ids", True)
+            or output.total_num_scheduled_tokens != len(tokens) + sum(map(len, drafts.values()))
+        )
+
     def owed(self) -> int:
         """Return the tokens that the running list takes up to its last decode, where a prompt stands before
-        one; 0 where all prompts come last.
+        one; 0 where all prompts come last. Where the requests do not tell, the budget stops being live.
 
         The scheduler serves the list from its front and gives a prompt all that is left, so at first only the
         last of it can be a prompt: nobody is admitted behind one that took the rest. One that was held back
         (by `long_prefill_token_threshold`, a full encoder cache, the edge of a block) leaves some, and who is
         admitted with that soon decodes behind it. What all of them took fitted into the budget of that step.
         It need not fit into a smaller one, and a decode that gets nothing waits until the prompts are done.
+        Nobody is looked at while only decodes run.
         """
-        running = self._scheduler.running
+        if not self._prompts_run:
+            return 0
         try:
-            prefilling = [request.is_prefill_chunk for request in running]
+            return self._owed(self._scheduler.running)
         except AttributeError:
-            return self.limits.start_budget  # this release's requests do not tell: no budget is too small
-        if True not in prefilling or False not in prefilling[prefilling.index(True) :]:
+            self._keep_budget(_UNTOLD)
+            return self.limits.start_budget
+
+    def _owed(self, running: Sequence[Any]) -> int:
+        prefilling = [request.is_prefill_chunk for request in running]
+        self._prompts_run = True in prefilling
+        if not self._prompts_run or False not in prefilling[prefilling.index(True) :]:
             return 0
         until = len(prefilling) - prefilling[::-1].index(False)
         return sum(
@@ -292,7 +326,7 @@ def _budget(scheduler: Any) -> int:
     return int(getattr(scheduler, "max_num_scheduled_tokens", fallback))
 
 
-def _limits(scheduler: Any) -> Limits:
+def _limits(scheduler: Any, live: Mapping[str, str]) -> Limits:
     return Limits(
         max_num_seqs=scheduler.max_num_running_reqs,
         max_num_batched_tokens=scheduler.scheduler_config.max_num_batched_tokens,
@@ -300,14 +334,18 @@ def _limits(scheduler: Any) -> Limits:
         start_budget=_budget(scheduler),
         tokens_per_seq=1 + _speculative_tokens(scheduler),
         chunk_reserve=_chunk_reserve(scheduler),
-        live={
-            CAP: _class_obstacle(scheduler)
-            or _pipeline_obstacle(scheduler)
-            or _role_obstacle(scheduler)
-            or _attribute_obstacle(scheduler, "max_num_active_reqs"),
-            BUDGET: _class_obstacle(scheduler) or _budget_obstacle(scheduler),
-        },
+        live=live,
     )
+
+
+def _live(scheduler: Any) -> dict[str, str]:
+    return {
+        CAP: _class_obstacle(scheduler)
+        or _pipeline_obstacle(scheduler)
+        or _role_obstacle(scheduler)
+        or _attribute_obstacle(scheduler, "max_num_active_reqs"),
+        BUDGET: _class_obstacle(scheduler) or _budget_obstacle(scheduler),
+    }
 
 
 def _class_obstacle(scheduler: Any) -> str:
@@ -336,7 +374,7 @@ def _role_obstacle(scheduler: Any) -> str:
 
 
 def _attribute_obstacle(scheduler: Any, name: str) -> str:
-    return "" if type(getattr(scheduler, name, None)) is int else "NoAttribute"
+    return "" if type(getattr(scheduler, name, None)) is int else _UNTOLD
 
 
 def _budget_obstacle(scheduler: Any) -> str:
@@ -353,7 +391,15 @@ def _budget_obstacle(scheduler: Any) -> str:
     if getattr(config, "is_multimodal_model", False) and getattr(config, "disable_chunked_mm_input", False):
         # As above, for an image or a sound that may not be split.
         return "MultimodalItemsNotChunked"
-    return _attribute_obstacle(scheduler, "max_num_scheduled_tokens")
+    return _attribute_obstacle(scheduler, "max_num_scheduled_tokens") or _requests_obstacle(scheduler)
+
+
+def _requests_obstacle(scheduler: Any) -> str:
+    # A prompt before a decode could not be seen, see `SchedulerPort.owed`. Only a request can tell: vLLM's
+    # have these from when they are made, and their class says nothing of it.
+    told = ("is_prefill_chunk", "num_tokens", "num_computed_tokens")
+    missing = any(not hasattr(request, name) for request in scheduler.running[:1] for name in told)
+    return _UNTOLD if missing else ""
 
 
 def _speculative_tokens(scheduler: Any) -> int:

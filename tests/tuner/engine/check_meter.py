@@ -266,13 +266,19 @@ class Uncompiled:
 def without_slots(scheduler: Any, _: Any) -> None:
     """Let adapters be served in a number of slots that nobody tells."""
     scheduler.lora_config = SimpleNamespace(slots=1)
-    scheduler.running.append(SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=1)))
+    runs_adapted(scheduler, SimpleNamespace(lora_int_id=1))
 
 
 def unnumbered(scheduler: Any, _: Any) -> None:
     """Let an adapter run that has no number."""
     scheduler.lora_config = SimpleNamespace(max_loras=1)
-    scheduler.running.append(SimpleNamespace(lora_request=SimpleNamespace(name="adapter")))
+    runs_adapted(scheduler, SimpleNamespace(name="adapter"))
+
+
+def runs_adapted(scheduler: Any, adapter: Any) -> None:
+    request = make_request("adapted", 20, 10)
+    request.lora_request = adapter
+    scheduler.running.append(request)
 
 
 GRAMMAR = SimpleNamespace(accept_tokens=lambda *_: True)

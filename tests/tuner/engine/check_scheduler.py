@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import unittest
-from typing import Any
+from typing import Any, NoReturn
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -121,6 +121,31 @@ class Budget(unittest.TestCase):
                 loop.drain()
                 self.assertEqual(len(loop.finished), 16)
 
+    def test_under_a_small_budget_a_step_after_a_decode_only_one_looks_at_no_request(self) -> None:
+        class Unread(list[Any]):
+            def __iter__(self) -> NoReturn:
+                raise AssertionError("the requests were looked at")
+
+        for scheduler in both(seqs=16):
+            with self.subTest(type(scheduler).__name__):
+                tuner, loop = tuned(scheduler), Loop(scheduler)
+                put(tuner, 16, 24)
+                for i in range(8):
+                    scheduler.add_request(make_request(f"r{i}", 40, 100))
+                while any(r.is_prefill_chunk for r in scheduler.running) or len(scheduler.running) < 8:
+                    loop.step()
+                for _ in range(3):
+                    loop.step()
+                running, scheduler.running = scheduler.running, Unread(scheduler.running)
+                tuner.before_step()
+                scheduler.running = running
+                self.assertEqual((tuner.failed, scheduler.max_num_scheduled_tokens), ("", 24))
+                scheduler.add_request(make_request("long", 300, 5))
+                loop.step()
+                scheduler.running = Unread(scheduler.running)
+                with self.assertRaises(AssertionError):
+                    tuner.before_step()
+
     def test_a_small_budget_spreads_a_prompt_and_the_start_value_is_the_end_of_it(self) -> None:
         scheduler = make_scheduler(make_config(seqs=8, tokens=512))
         clock = Clock()
@@ -212,15 +237,35 @@ class WhatIsLive(unittest.TestCase):
         self.assertEqual(put(tuner, 4, 256)["error"]["field"], BUDGET)
         self.assertEqual((put(tuner, 4)[CAP], hasattr(scheduler, "max_num_scheduled_tokens")), (4, False))
 
-    def test_a_release_whose_requests_do_not_tell_a_prompt_from_a_decode_keeps_its_budget_while_they_run(
+    def test_where_requests_do_not_tell_a_prompt_from_a_decode_the_budget_is_not_live_once_one_runs(
         self,
     ) -> None:
+        for name in ("is_prefill_chunk", "num_computed_tokens"):
+            with self.subTest(name):
+                scheduler = make_scheduler()
+                tuner, loop = tuned(scheduler), Loop(scheduler)
+                self.assertEqual(put(tuner, 4, 64)[BUDGET], 64)
+                scheduler.add_request(make_request("r", 20, 30))
+                loop.step()
+                delattr(scheduler.running[0], name)
+                state = tuner.read()
+                self.assertEqual(state["live"], {CAP: "", BUDGET: "NoAttribute"})
+                self.assertEqual((state[CAP], state[BUDGET], state["failed"]), (4, 512, ""))
+                refused = put(tuner, 4, 64)["error"]
+                self.assertEqual((refused["reason"], refused["field"]), ("NotWritable", BUDGET))
+                self.assertEqual((put(tuner, 3)[CAP], scheduler.max_num_scheduled_tokens), (3, 512))
+                self.assertEqual(self.live(scheduler), ("", "NoAttribute"))
+
+    def test_what_requests_do_not_tell_is_found_by_a_step_too(self) -> None:
         scheduler = make_scheduler()
         tuner, loop = tuned(scheduler), Loop(scheduler)
+        put(tuner, 4, 64)
         scheduler.add_request(make_request("r", 20, 30))
         loop.step()
         del scheduler.running[0].is_prefill_chunk
-        self.assertEqual((put(tuner, 4, 64)[BUDGET], tuner.failed), (512, ""))
+        tuner.before_step()
+        self.assertEqual((scheduler.max_num_scheduled_tokens, tuner.failed), (512, ""))
+        self.assertEqual(tuner.port.limits.live, {CAP: "", BUDGET: "NoAttribute"})
 
     def test_a_threshold_for_long_prompts_that_changes_with_their_number_keeps_the_budget(self) -> None:
         config = make_config(long_prefill_token_threshold=64, long_prefill_token_threshold_adaptive=True)
@@ -253,7 +298,7 @@ class Failure(unittest.TestCase):
         logging.disable(logging.NOTSET)
 
     def test_an_error_in_the_tuner_leaves_the_engine_as_it_was_started(self) -> None:
-        for broken in ("before_step", "_after_step", "_after_admission", "_before_arrival"):
+        for broken in ("before_step", "_after_step", "_after_schedule", "_before_arrival"):
             with self.subTest(broken):
                 scheduler = make_scheduler()
                 tuner, loop = tuned(scheduler), Loop(scheduler)
