@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llamaserver.api.status import ObservedStatus, Status
+from llamaserver.api.status import EngineTuning, ObservedStatus, PodTuning, Status, TuningStatus
 from llamaserver.cluster.kinds import LLAMASERVER, Object
 from llamaserver.controller.mandate import Mandate
 from llamaserver.controller.queue import Key, WorkQueue
 from llamaserver.controller.runtime import APART_S, FAR_S, FIGURES_S, Server
+from llamaserver.controller.status import tells_something_new
 from llamaserver.controller.steady import FAR, SHARE, holds, near, roughly_holds, same_words
 from llamaserver.controller.tick import Ticker
 from llamaserver.engine import Applied
@@ -126,6 +127,25 @@ def test_each_figure_has_its_band(field: str, written: object, near_by: object, 
     assert not holds(status(written), status(None), {field: 1e9}), "what is not known any more is told"
 
 
+def two_engines(running: int, kv_usage: str, cap: int = 16) -> Status:
+    """A pod with two engines, and five sequences, of which the first engine runs so many."""
+    engines = (
+        EngineTuning(index=0, num_seqs=cap, running=running, waiting=0, kv_cache_usage=kv_usage),
+        EngineTuning(index=1, num_seqs=16, running=5 - running, waiting=0, kv_cache_usage="0.10"),
+    )
+    pod = PodTuning(name="chat-0", num_seqs=min(cap, 16), state="InForce", engines=engines)
+    return Status(observed=ObservedStatus(running=5), tuning=TuningStatus(pods=(pod,)))
+
+
+def test_the_load_of_each_engine_is_written_with_other_figures_only() -> None:
+    written, now = two_engines(1, "0.05"), two_engines(4, "0.90")
+    assert holds(written, now, {})
+    assert not tells_something_new(written, now)
+    lowered = two_engines(1, "0.05", cap=8)
+    assert not roughly_holds(written, lowered, {})
+    assert tells_something_new(written, lowered)
+
+
 def followed(figures: Iterable[float]) -> list[float]:
     """When a figure is written that goes like this, one a tick."""
     server = Server(Key("ns", "chat"), "uid", written=Status(), written_at=float("-inf"))
@@ -182,11 +202,21 @@ class Engines:
     monotonic: Callable[[], float]
     streams: int = 0
     rate: float = 0.0
+    several: bool = False
+    """It speaks as two, between which its sequences go to and fro."""
+    random: Random = field(default_factory=lambda: Random(5))
 
     async def scrape(self, target: Any, deadline_s: float) -> Sample | Failure:
         self.engine.load(streams=self.streams, rate=self.rate)
         self.engine.run_until(self.monotonic())
-        return parse_snapshot(speech.snapshot(self.engine), self.monotonic(), target.incarnation)
+        told = parse_snapshot(speech.snapshot(self.engine), self.monotonic(), target.incarnation)
+        return self.halved(told) if self.several and isinstance(told, Sample) else told
+
+    def halved(self, told: Sample) -> Sample:
+        (one,) = told.engines
+        part = self.random.randint(0, one.running)
+        other = replace(one, engine=1, running=part, waiting=0)
+        return replace(told, engines=(replace(one, running=one.running - part), other))
 
     async def put(
         self, target: Any, setpoint: Any, generation: int, lease_s: float, deadline_s: float
@@ -265,7 +295,11 @@ async def serving(**load: Any) -> AsyncIterator[Service]:
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("load", [{"streams": 12}, {"rate": 0.7}], ids=["streams", "poisson"])
+@pytest.mark.parametrize(
+    "load",
+    [{"streams": 12}, {"rate": 0.7}, {"streams": 12, "several": True}],
+    ids=["streams", "poisson", "two engines"],
+)
 async def test_ten_steady_minutes_cost_no_write(load: dict[str, Any]) -> None:
     async with serving(**load) as service:
         assert await service.writes(600) == 0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from llamaserver.api.conditions import Condition, ConditionType
-from llamaserver.api.status import DiagnosisStatus, ObservedStatus, Status
+from llamaserver.api.status import DiagnosisStatus, EngineTuning, ObservedStatus, Status, TuningStatus
 
 SHARE = 0.1
 """A figure holds while it is no further than this share from what is written."""
@@ -191,4 +191,18 @@ def _rest(status: Status) -> Status:
     for name in ("scaling", "restart", "recovery"):
         group = getattr(status, name)
         judged[name] = None if group is None else group.model_copy(update={"reason": None})
+    judged["tuning"] = None if status.tuning is None else _without_load(status.tuning)
     return status.model_copy(update=judged)
+
+
+def _without_load(tuning: TuningStatus) -> TuningStatus:
+    """The load of each engine is a detail of the fleet's figures: it is as old as they are."""
+    pods = tuple(
+        pod.model_copy(update={"engines": pod.engines and tuple(map(_cap_alone, pod.engines))})
+        for pod in tuning.pods or ()
+    )
+    return tuning.model_copy(update={"pods": pods or None})
+
+
+def _cap_alone(engine: EngineTuning) -> EngineTuning:
+    return engine.model_copy(update={"running": None, "waiting": None, "kv_cache_usage": None})
