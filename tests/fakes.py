@@ -201,7 +201,11 @@ class FakeEngine:
         self.budget = wanted["max_num_scheduled_tokens"] or 2048
         self.lease_ends = time.monotonic() + wanted["lease_seconds"]
         self.puts.append(wanted)
-        return web.json_response({"engines": [self._state()]})
+        return web.json_response({"engines": self.read_back()})
+
+    def read_back(self) -> list[dict[str, Any]]:
+        """What the answer to a change says of each engine."""
+        return [self._state()]
 
     def _refusal(self, authorization: str, body: bytes, wanted: dict[str, Any]) -> tuple[int, str] | None:
         scheme, _, token = authorization.partition(" ")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -175,6 +176,32 @@ def test_with_two_pipeline_stages_the_cap_counts_what_is_in_flight() -> None:
     longer = there.figure(34.0).ratio - there.figure(32.0).ratio
     one_more = model.mean_slope_s(record.context, record.prefill, record.mixed)
     assert longer == pytest.approx(2.0 * one_more, rel=1e-6)
+
+
+def test_the_room_of_steps_is_learned_by_the_budget_that_was_asked_for() -> None:
+    """Whatever the one step got that was looked at; what a drain adds to all of them is known."""
+    engine = Engine(CPU_24M)
+    engine.load(streams=40)
+    engine.put(16, 1e9, 64)
+    memory = Memory()
+    for at in (10.0, 12.0):
+        engine.run_until(at)
+        memory, windows = advance(memory, {"p": parse_snapshot(speech.snapshot(engine), at, "p")}, at)
+    window = windows["p"]
+    assert isinstance(window, Window)
+    (one,) = window.last.engines
+
+    def room(**changes: Any) -> float:
+        last = replace(window.last, engines=(replace(one, **changes),))
+        record = record_of(replace(window, last=last))
+        assert record is not None
+        return record.room
+
+    assert room() == pytest.approx(64 - 16, abs=1)
+    assert room(max_num_scheduled_tokens=400) == room()
+    assert room(max_num_active_seqs=8) == pytest.approx(64 - 8, abs=0.01)
+    assert room(live_budget="TunerFailed", max_num_scheduled_tokens=400) == pytest.approx(400 - 16, abs=1)
+    assert room(max_num_scheduled_tokens=None, wanted_num_scheduled_tokens=None) == math.inf
 
 
 def test_steps_in_flight_are_told_by_latency_and_by_running_alike() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,25 @@ def test_the_budget_is_a_knob_of_its_own() -> None:
     (change,) = due(Setpoint(16, 512), sample(cap=16, lease_s=100))
     assert not change.renewal
     assert due(Setpoint(16, 512), sample(cap=16, lease_s=100, budget=512)) == []
+
+
+def lifted(budget: int, in_force: int, **changes: Any) -> Sample:
+    """A pod that was asked to keep to a budget, and whose step has got more."""
+    one = sample(cap=16, lease_s=100, budget=in_force)
+    (engine,) = one.engines
+    return replace(one, engines=(replace(engine, wanted_num_scheduled_tokens=budget, **changes),))
+
+
+def test_what_a_step_gets_beyond_its_budget_is_no_other_budget() -> None:
+    calm, busy = lifted(512, 512), lifted(512, 700)
+    assert retune.in_force(busy) == retune.in_force(calm) == retune.InForce(16, 512)
+    assert due(Setpoint(16, 512), busy) == []
+    (change,) = due(Setpoint(16, 256), busy)
+    assert change.before.num_scheduled_tokens == 512
+
+
+def test_an_engine_whose_budget_cannot_be_moved_runs_with_what_it_read_back() -> None:
+    assert retune.in_force(lifted(512, 2048, live_budget="TunerFailed")) == retune.InForce(16, 2048)
 
 
 def test_a_pod_that_was_not_read_this_time_or_cannot_be_written_is_left_alone() -> None:

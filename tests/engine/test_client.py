@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,24 @@ async def test_a_signed_change_is_applied_and_read_back(client: EngineClient, en
     assert engine.puts == [
         {"max_num_active_seqs": 16, "max_num_scheduled_tokens": 512, "generation": 1, "lease_seconds": 120}
     ]
+
+
+async def test_engines_that_were_asked_for_the_same_budget_agree_whatever_a_step_gets(
+    client: EngineClient, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tuner lifts a budget, step by step, where less would starve somebody."""
+
+    def engines() -> list[dict[str, Any]]:
+        wanted = {"max_num_active_seqs": 16, "max_num_scheduled_tokens": 512}
+        calm = {"engine": 0, **wanted, "wanted": wanted}
+        return [calm, calm | {"engine": 1, "max_num_scheduled_tokens": 700}]
+
+    await client.scrape(target(engine), 2)
+    monkeypatch.setattr(engine, "read_back", engines)
+    answer = await client.put(target(engine), Setpoint(16, 512), 1, 120)
+    assert isinstance(answer, Applied), answer
+    assert answer.agreed
+    assert [one.max_num_scheduled_tokens for one in answer.engines] == [512, 512]
 
 
 async def test_null_means_the_start_value(client: EngineClient, engine: FakeEngine) -> None:

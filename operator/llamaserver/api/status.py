@@ -132,7 +132,8 @@ class TuningStatus(Group):
     num_batched_tokens: int | None = Field(
         default=None,
         ge=0,
-        description="The prefill budget in force in tokens per step; the lowest where pods differ.",
+        description="The prefill budget that engines keep to, in tokens per step; the lowest where pods "
+        "differ. An engine lifts a lowered one by itself for single steps in which it would starve somebody.",
     )
     binding: Binding | None = Field(
         default=None,

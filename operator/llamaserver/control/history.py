@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from llamaserver.observe.types import Distribution, StepMoments, Window
+from llamaserver.observe.types import Distribution, EngineState, StepMoments, Window
 
 RECENT_S = 12.0
 MEMORY_S = 120.0
@@ -55,8 +55,8 @@ class Record:
     chunk2: float
     """Mean of their squares."""
     room: float
-    """Prefill tokens for which the token budget in force had room beside the decodes; infinite where it is
-    not known.
+    """Prefill tokens for which the token budget that was asked for has room beside the decodes; infinite
+    where it is not known.
     """
     tokens: float
     sum_s: float
@@ -138,12 +138,24 @@ def record_of(window: Window) -> Record | None:
 
 
 def _room(window: Window, batch: float) -> float:
-    budgets = [
-        e.max_num_scheduled_tokens - batch * (e.tokens_per_seq or 1)
-        for e in window.last.engines
-        if e.max_num_scheduled_tokens is not None
-    ]
-    return max(1.0, min(budgets)) if budgets else math.inf
+    """Room for prefill beside so many decodes, by the budget that was asked for.
+
+    The one in force is that of a single step: where a prompt stands before a decode the tuner lifts it for
+    just that step, and the room of the window's steps is somewhere between the two. The lower one is taken:
+    the law can choose nothing but what it asks for, so what comes of lifts belongs to that, and a step that
+    was lifted was full, as which it then counts. What a drain adds to every step is known.
+    """
+    rooms = [_room_of(e, batch) for e in window.last.engines]
+    return max(1.0, min(rooms, default=math.inf))
+
+
+def _room_of(engine: EngineState, batch: float) -> float:
+    budget, per_seq = engine.kept_num_scheduled_tokens, engine.tokens_per_seq or 1
+    if budget is None:
+        return math.inf
+    cap = engine.max_num_active_seqs
+    draining = 0.0 if cap is None else max(0.0, batch - cap) * per_seq
+    return min(budget + draining, engine.start_num_scheduled_tokens or math.inf) - batch * per_seq
 
 
 def _in_flight(window: Window, decode: StepMoments, mixed: StepMoments) -> int:

@@ -136,7 +136,7 @@ def _told(facts: PodFacts, found: Setpoint) -> Verdict:
     other = found.max_num_active_seqs != facts.cap
     if found.max_num_scheduled_tokens is not None:
         other |= any(
-            e.max_num_scheduled_tokens != found.max_num_scheduled_tokens for e in facts.window.last.engines
+            e.kept_num_scheduled_tokens != found.max_num_scheduled_tokens for e in facts.window.last.engines
         )
     return Verdict("Recommend", other, f"the recommended {in_words(found)}", evidence)
 

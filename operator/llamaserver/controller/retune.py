@@ -16,7 +16,9 @@ RENEW_AT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What a pod runs with: the lowest over its engines, None where it is not known."""
+    """What a pod runs with: the lowest over its engines, None where it is not known. The budget is the one
+    that engines keep to, not what the tuner makes of it for a step.
+    """
 
     num_seqs: int | None
     num_scheduled_tokens: int | None
@@ -34,10 +36,10 @@ class Change:
 
 
 def in_force(sample: Sample) -> InForce:
-    """What a pod's newest sample read back."""
+    """What a pod's newest sample told."""
     return InForce(
         _lowest(engine.max_num_active_seqs for engine in sample.engines),
-        _lowest(engine.max_num_scheduled_tokens for engine in sample.engines),
+        _lowest(engine.kept_num_scheduled_tokens for engine in sample.engines),
     )
 
 
@@ -86,9 +88,7 @@ def _differs(engine: EngineState, setpoint: Setpoint) -> bool:
     budget = setpoint.max_num_scheduled_tokens
     if budget is None:
         budget = engine.start_num_scheduled_tokens or engine.max_num_batched_tokens
-    # While a lowered cap drains, the tuner lifts the budget in force above the one that was asked for.
-    wanted = engine.wanted_num_scheduled_tokens
-    return (engine.max_num_scheduled_tokens if wanted is None else wanted) != budget
+    return engine.kept_num_scheduled_tokens != budget
 
 
 def _is_start(engine: EngineState, setpoint: Setpoint) -> bool:

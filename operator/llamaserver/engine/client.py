@@ -65,7 +65,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class EngineInForce:
-    """What one engine runs with after a change, read back from its scheduler."""
+    """What one engine runs with after a change, read back from its scheduler. The budget is the one that it
+    keeps to: the tuner lifts a lowered one for steps in which it would starve somebody.
+    """
 
     engine: int
     max_num_active_seqs: int | None
@@ -322,10 +324,16 @@ def _in_force(parsed: Any) -> tuple[EngineInForce, ...] | None:
             EngineInForce(
                 position if number is None else number,
                 _whole(engine.get("max_num_active_seqs")),
-                _whole(engine.get("max_num_scheduled_tokens")),
+                _budget(engine),
             )
         )
     return tuple(engines)
+
+
+def _budget(engine: dict[str, Any]) -> int | None:
+    wanted = engine.get("wanted")
+    kept = _whole(wanted.get("max_num_scheduled_tokens")) if isinstance(wanted, dict) else None
+    return _whole(engine.get("max_num_scheduled_tokens")) if kept is None else kept
 
 
 def _whole(value: Any) -> int | None:

@@ -140,6 +140,7 @@ class EngineState:
     max_num_active_seqs: int | None = None
     """The cap in force, read back from the scheduler."""
     max_num_scheduled_tokens: int | None = None
+    """The token budget in force, read back from the scheduler at this moment: at least the one wanted."""
     min_num_scheduled_tokens: int | None = None
     live_cap: str = "NoTuner"
     """Empty when the cap can be set live, else a CamelCase reason."""
@@ -147,7 +148,9 @@ class EngineState:
     start_num_scheduled_tokens: int | None = None
     """The token budget the engine started with: the upper bound of what can be set."""
     wanted_num_scheduled_tokens: int | None = None
-    """The budget that was asked for: in force but for the time in which a lowered cap drains."""
+    """The budget that was asked for. Where a lowered one would starve somebody, the tuner lifts the one in
+    force above it, step by step: while a lowered cap drains, and while a prompt stands before a decode.
+    """
     tokens_per_seq: int | None = None
     """What one decoding sequence takes from the budget: 1, and its speculative tokens."""
     chunk_reserve: int | None = None
@@ -172,6 +175,14 @@ class EngineState:
     """
     step_tokens: int | None = None
     """Cumulative tokens that its steps worked on, of prompts and generated, by the same count."""
+
+    @property
+    def kept_num_scheduled_tokens(self) -> int | None:
+        """The budget that the engine keeps to: the one wanted where it can be moved and is told, else the one
+        in force.
+        """
+        wanted = None if self.live_budget else self.wanted_num_scheduled_tokens
+        return self.max_num_scheduled_tokens if wanted is None else wanted
 
     @property
     def movable(self) -> int:
