@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.observe.samples import engine, sample
 
-from llamaserver.api.enums import Precedence, ScalingMode, Statistic
+from llamaserver.api.enums import Precedence, ScalingMode, Statistic, TuningMode
 from llamaserver.control import Limits, Objective
 from llamaserver.control.context import budget_obstacle, budget_range, budget_use
 from llamaserver.control.joint import MIN_CHUNK, BudgetRange
@@ -26,11 +26,12 @@ OVERLOAD = 40
 
 def core(**changes: Any) -> Any:
     plain = {"live_budget": "", "tokens_per_seq": 1, "chunk_reserve": 0, "start_num_scheduled_tokens": 512}
+    plain |= {"live_cap": "", "max_num_active_seqs": 16, "max_num_seqs": 64}
     return engine(**(plain | changes))
 
 
 def pod(*engines: Any) -> Sample:
-    return sample(engines=engines)
+    return sample(engines=engines, writable=True)
 
 
 def test_engines_of_one_pod_get_a_budget_that_suits_all_of_them() -> None:
@@ -73,11 +74,28 @@ def test_one_engine_that_cannot_take_another_budget_keeps_that_of_its_pod(
         (Objective(0.030, Statistic.P50), Limits(), "NotATail"),
         (Objective(0.030, Statistic.MEAN), Limits(), "NotATail"),
         (Objective(), Limits(), "NotATail"),
+        (P95_30, Limits(suspended=True), "Suspended"),
+        (P95_30, Limits(tuning=TuningMode.OFF), "Off"),
+        (Objective(), Limits(tuning=TuningMode.OFF, budget_moves=False), "Off"),
+        (P95_30, Limits(tuning=TuningMode.RECOMMEND), "Recommending"),
+        (P95_30, Limits(tuning=TuningMode.RECOMMEND, budget_moves=False), "Fixed"),
     ],
 )
 def test_what_the_user_asks_for_comes_first(objective: Objective, limits: Limits, word: str) -> None:
     assert budget_use(objective, limits, [pod(core())]) == word
     assert budget_use(objective, limits, []) == ""
+
+
+@pytest.mark.parametrize("mode", [TuningMode.AUTO, TuningMode.RECOMMEND])
+@pytest.mark.parametrize("word", ["PipelineParallel", "PrefillRole"])
+def test_a_budget_that_is_moved_with_the_cap_only_says_why_that_is_not(mode: TuningMode, word: str) -> None:
+    seen = pod(core(), core(live_cap=word))
+    assert budget_use(P95_30, Limits(tuning=mode), [pod(core()), seen]) == word
+
+
+def test_an_engine_that_takes_no_changes_has_no_live_budget() -> None:
+    closed = replace(pod(core()), writable=False, reason="NoPublicKeys")
+    assert budget_use(P95_30, Limits(), [closed]) == "NoPublicKeys"
 
 
 @pytest.mark.parametrize("statistic", [Statistic.P50, Statistic.MEAN])

@@ -143,9 +143,10 @@ class TuningStatus(Group):
     )
     prefill_budget: Short | None = Field(
         default=None,
-        description="Live where the prefill budget is moved with the cap, else why it stays at its start "
-        "value, in one CamelCase word: Fixed by spec.tuning.prefillBudget; NotATail, for the objective is no "
-        "p90, p95 or p99; SpeculativeDecoding; or a word of the tuner.",
+        description="Live where the prefill budget is moved with the cap, else why it is not, in one "
+        "CamelCase word: Suspended by spec.suspend; Off or Recommending by spec.tuning.mode; Fixed by "
+        "spec.tuning.prefillBudget; NotATail, for the objective is no p90, p95 or p99; SpeculativeDecoding; "
+        "or a word of the tuner, for the budget or for the cap, without which it is not moved.",
     )
     actuator: Actuator | None = Field(
         default=None, description="Live when the running engines can be moved, else Unavailable."

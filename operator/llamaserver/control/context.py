@@ -15,6 +15,7 @@ from llamaserver.control.types import Limits, Objective
 from llamaserver.observe.types import Sample
 
 LIVE, FIXED, NOT_A_TAIL = "Live", "Fixed", "NotATail"
+SUSPENDED, OFF, RECOMMENDING = "Suspended", "Off", "Recommending"
 SPECULATIVE_DECODING, NOT_TOLD = "SpeculativeDecoding", "NotTold"
 """What is said of the prefill budget, beside the reasons that engines give."""
 
@@ -113,8 +114,20 @@ def budget_use(objective: Objective, limits: Limits, samples: Iterable[Sample]) 
     told = list(samples)
     if not told:
         return ""
+    if limits.suspended:
+        return SUSPENDED
+    if limits.tuning is TuningMode.OFF:
+        return OFF
     if not limits.budget_moves:
         return FIXED
     if not of_a_tail(objective):
         return NOT_A_TAIL
-    return next((word for sample in told if (word := budget_obstacle(sample))), LIVE)
+    moves = RECOMMENDING if limits.tuning is TuningMode.RECOMMEND else LIVE
+    words = (budget_obstacle(sample) or _cap_obstacle(sample) for sample in told)
+    return next(filter(None, words), moves)
+
+
+def _cap_obstacle(sample: Sample) -> str:
+    """Why the cap of this pod's engines cannot be moved, without which the budget is not moved either."""
+    found = next((e.live_cap for e in sample.engines if e.live_cap), "")
+    return found or ("" if settable(sample) else sample.reason or NOT_TOLD)

@@ -9,7 +9,7 @@ from llamaserver.api.conditions import ConditionType, Reason
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.enums import MetricsSource, ScalingMode, TuningMode
 from llamaserver.control import Cause
-from llamaserver.control.context import FIXED, LIVE, NOT_A_TAIL
+from llamaserver.control.context import FIXED, LIVE, NOT_A_TAIL, OFF, RECOMMENDING, SUSPENDED
 from llamaserver.controller.facts import (
     Facts,
     Rollout,
@@ -216,7 +216,7 @@ def _tuned(spec: EffectiveSpec, report: Report, restart: str) -> Judgement:
 def _kept_budget(report: Report) -> str:
     """Why only the cap is moved where the objective would have the prefill budget moved, too."""
     word = budget_word(report)
-    expected = (None, LIVE, FIXED, NOT_A_TAIL)
+    expected = (None, LIVE, FIXED, NOT_A_TAIL, OFF, RECOMMENDING, SUSPENDED)
     return "" if word in expected else f"; the prefill budget stays at its start value: {word}"
 
 

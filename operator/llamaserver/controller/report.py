@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamaserver.control import Decision
-from llamaserver.control.context import FIXED, LIVE, NOT_A_TAIL, NOT_TOLD, SPECULATIVE_DECODING
+from llamaserver.control.context import (
+    FIXED,
+    LIVE,
+    NOT_A_TAIL,
+    NOT_TOLD,
+    OFF,
+    RECOMMENDING,
+    SPECULATIVE_DECODING,
+    SUSPENDED,
+)
 from llamaserver.controller import retune
 from llamaserver.controller.runtime import DRAINING, IN_FORCE, EngineReport, PodReport, Report
 from llamaserver.engine import Applied, Live, Refused, Unreachable, capability
@@ -65,7 +74,7 @@ _REASONS = frozenset(
     }
 )
 """Every reason that the tuner, and our client for it, give for not changing an engine."""
-_BUDGET = frozenset({FIXED, LIVE, NOT_A_TAIL, NOT_TOLD, SPECULATIVE_DECODING})
+_BUDGET = frozenset({FIXED, LIVE, NOT_A_TAIL, NOT_TOLD, OFF, RECOMMENDING, SPECULATIVE_DECODING, SUSPENDED})
 """What we say of the prefill budget beside them."""
 
 
