@@ -38,7 +38,7 @@ def template(bench: Bench) -> str:
 def later(bench: Bench) -> None:
     """Everything that was read is old."""
     bench.server.seen = {
-        ref: references.Seen(seen.at - references.KEPT_S, seen.known, seen.obj)
+        ref: references.Referent(seen.at - references.KEPT_S, seen.known, seen.obj)
         for ref, seen in bench.server.seen.items()
     }
 

@@ -23,9 +23,9 @@ REFUSED = "Refused"
 RECOMMENDED = "Recommended"
 
 NO_FIGURES = "diagnosis/stale"
-SCALES = "Replicas"
+REPLICAS_RULE = "Replicas"
 """The control law's rule that gives the number of replicas."""
-RECOMMEND = "Recommend"
+RECOMMEND_RULE = "Recommend"
 """The control law's rule that names a setpoint without asking for it."""
 
 
@@ -80,7 +80,7 @@ def recommended(decision: Decision) -> dict[str, InForce]:
     for verdict in decision.trail:
         pod, cap = verdict.evidence.get("pod"), verdict.evidence.get("recommended")
         budget = verdict.evidence.get("recommended_budget")
-        if verdict.rule == RECOMMEND and verdict.fired and isinstance(pod, str) and isinstance(cap, int):
+        if verdict.rule == RECOMMEND_RULE and verdict.fired and isinstance(pod, str) and isinstance(cap, int):
             found[pod] = InForce(cap, budget if isinstance(budget, int) else None)
     return found
 

@@ -59,7 +59,7 @@ class Notes:
         if spec.suspended:
             return False
         reason = decision.replicas_reason or decision.diagnosis.message
-        told = journal.inputs(decision, figures(decision.observed), rule=journal.SCALES)
+        told = journal.inputs(decision, figures(decision.observed), rule=journal.REPLICAS_RULE)
         if spec.scaling_mode is ScalingMode.AUTO:
             number = decision.replicas
             before = fleet.replicas if server.decided_replicas is None else server.decided_replicas

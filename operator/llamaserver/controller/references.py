@@ -20,7 +20,7 @@ from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.cluster import ApiError, Kube
 from llamaserver.cluster.kinds import CLAIM, CONFIG_MAP, Kind, Object
 from llamaserver.controller.queue import Key
-from llamaserver.controller.runtime import Seen, Server
+from llamaserver.controller.runtime import Referent, Server
 from llamaserver.telemetry import KeyLogger
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ async def check(server: Server, candidate: LlamaServer, kube: Kube, now: float) 
         raise MissingReference(first.field, first.message, *more)
 
 
-def claims(seen: Mapping[tuple[Kind, str], Seen]) -> dict[str, Object]:
+def claims(seen: Mapping[tuple[Kind, str], Referent]) -> dict[str, Object]:
     """The claims that are there, by name."""
     return {name: it.obj for (kind, name), it in seen.items() if kind is CLAIM and it.obj is not None}
 
@@ -84,7 +84,9 @@ def _wanted(specs: Iterable[LlamaServerSpec]) -> dict[tuple[Kind, str], frozense
     return wanted
 
 
-async def _look(server: Server, ref: tuple[Kind, str], keys: frozenset[str], kube: Kube, now: float) -> Seen:
+async def _look(
+    server: Server, ref: tuple[Kind, str], keys: frozenset[str], kube: Kube, now: float
+) -> Referent:
     kind, name = ref
     before = server.seen.get(ref)
     if before is not None:
@@ -95,8 +97,8 @@ async def _look(server: Server, ref: tuple[Kind, str], keys: frozenset[str], kub
         live = await kube.get(kind, server.key.namespace, name)
     except ApiError as error:
         KeyLogger(_log, *server.key).warning("the %s %s cannot be read: %s", kind.kind, name, error)
-        return Seen(now, known=False, obj=None)
-    return Seen(now, known=True, obj=None if live is None else _kept(kind, live))
+        return Referent(now, known=False, obj=None)
+    return Referent(now, known=True, obj=None if live is None else _kept(kind, live))
 
 
 def _kept(kind: Kind, live: Object) -> Object:
@@ -106,7 +108,7 @@ def _kept(kind: Kind, live: Object) -> Object:
     return {part: {"accessModes": (live.get(part) or {}).get("accessModes")} for part in ("spec", "status")}
 
 
-def _missing(spec: LlamaServerSpec, key: Key, seen: Mapping[tuple[Kind, str], Seen]) -> Iterator[Problem]:
+def _missing(spec: LlamaServerSpec, key: Key, seen: Mapping[tuple[Kind, str], Referent]) -> Iterator[Problem]:
     for claim in claims_of(spec):
         if _is_gone(seen[CLAIM, claim.name]):
             yield Problem(claim.field, _none(CLAIM, claim.name, key.namespace))
@@ -122,7 +124,7 @@ def _missing(spec: LlamaServerSpec, key: Key, seen: Mapping[tuple[Kind, str], Se
             )
 
 
-def _is_gone(seen: Seen) -> bool:
+def _is_gone(seen: Referent) -> bool:
     return seen.known and seen.obj is None
 
 

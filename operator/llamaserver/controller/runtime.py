@@ -114,7 +114,7 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Referent:
     """An object that a spec refers to, as it was read at a time; monotonic."""
 
     at: float
@@ -163,7 +163,7 @@ class Server:
     """What the Deployment has to say it was made from."""
     settled: str = ""
     """Of which pod template the Deployment's status told last."""
-    seen: dict[tuple[Kind, str], Seen] = field(default_factory=dict)
+    seen: dict[tuple[Kind, str], Referent] = field(default_factory=dict)
     """What the spec refers to, as it was last read."""
     cold_starts: dict[str, float | None] = field(default_factory=dict)
     """Seconds by pod uid, as each pod told when it was first seen ready: what it tells later may be the end
