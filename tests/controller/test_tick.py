@@ -236,7 +236,8 @@ def changed(answer: Applied | Refused | Unreachable, renewal: bool = False) -> O
 
 def write_down(ticker: Ticker, server: Server, *outcomes: Outcome) -> list[str | None]:
     assert server.spec is not None
-    ticker._notes.retunes(server, server.spec, decided(None, None), list(outcomes), {})
+    samples: Any = {outcome.change.pod: None for outcome in outcomes}
+    ticker._notes.retunes(server, server.spec, decided(None, None), list(outcomes), samples)
     return [entry.outcome for entry in server.decisions]
 
 
@@ -251,11 +252,25 @@ def test_a_refusal_is_written_down_once_for_each_reason(
     (entry,) = server.decisions
     assert (entry.from_, entry.to) == ("64", "48")
     assert write_down(ticker, server, changed(key))[0] == "Refused: UnknownKey"
+    for now in (bounds, key, bounds):
+        assert len(write_down(ticker, server, changed(now))) == 2, "it is told already"
     assert len(write_down(ticker, server, changed(key, renewal=True), changed(Unreachable("gone")))) == 2
     write_down(ticker, server, changed(Applied(3, (EngineInForce(0, 48, None),), agreed=True)))
     assert write_down(ticker, server, changed(key))[:2] == ["Refused: UnknownKey", "Applied"]
     assert [one.entry.outcome for one in server.followed] == ["Applied"]
     assert server.followed[0].entry.evidence == {"running": "0", "waiting": "0"}
+
+
+def test_what_a_pod_refused_is_forgotten_with_it(made: tuple[Ticker, Cache, Engines, Server]) -> None:
+    ticker, _, _, server = made
+    write_down(ticker, server, changed(Refused(401, "UnknownKey", "")))
+    assert set(server.refused) == {"chat-0"}
+    assert server.spec is not None
+    silent = replace(decided(None, None), setpoints={"chat-0": Setpoint(48)})
+    ticker._notes.retunes(server, server.spec, silent, [], {})
+    assert set(server.refused) == {"chat-0"}, "it did not answer this time"
+    write_down(ticker, server)
+    assert server.refused == {}
 
 
 def test_a_decision_tells_the_figures_that_it_was_decided_by(

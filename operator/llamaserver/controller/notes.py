@@ -45,6 +45,9 @@ class Notes:
         if recommends:
             moves = _recommendations(server, decision, samples)
         else:
+            # One that only did not answer this time is still decided for.
+            for gone in server.refused.keys() - samples.keys() - decision.setpoints.keys():
+                del server.refused[gone]
             moves = [*_applied(server, outcomes), *_refusals(server, outcomes)]
         pods = {move.pod for move in moves}
         reason = journal.why(decision, pods)
@@ -119,15 +122,18 @@ def _applied(server: Server, outcomes: Sequence[Outcome]) -> list[journal.Move]:
 
 
 def _refusals(server: Server, outcomes: Sequence[Outcome]) -> list[journal.Move]:
-    """What engines refuse, once for each reason: it is asked again with every tick."""
+    """What engines refuse, once for each reason until they do as they are told: they are asked again with
+    every tick, and may say now one reason and now another.
+    """
     moves = []
     for outcome in outcomes:
         change, answer = outcome.change, outcome.answer
         if not isinstance(answer, Refused) or change.renewal:
             continue
-        if server.refused.get(change.pod) == word(answer):
+        told = server.refused.setdefault(change.pod, set())
+        if word(answer) in told:
             continue
-        server.refused[change.pod] = word(answer)
+        told.add(word(answer))
         setpoint = change.setpoint
         asked = _with(change.before, setpoint.max_num_active_seqs, setpoint.max_num_scheduled_tokens)
         text = f"{word(answer)}: {answer.message}" if answer.message else word(answer)

@@ -152,8 +152,8 @@ class Server:
     decisions: deque[DecisionStatus] = field(default_factory=lambda: deque(maxlen=MAX_DECISIONS))
     followed: list[Followed] = field(default_factory=list)
     """Of these it is not told yet what came of them."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """By pod: why its engine refuses to be changed, as told among the decisions."""
+    refused: dict[str, set[str]] = field(default_factory=dict)
+    """By pod: why its engine refused to be changed since it last was, as told among the decisions."""
 
     apply_problem: tuple[str, str] | None = None
     """Reason and message of a child that could not be made."""
