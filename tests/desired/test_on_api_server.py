@@ -50,6 +50,15 @@ def test_the_pods_say_all_that_a_quota_may_ask_for(pod: Make) -> None:
             assert set(container["resources"][part]) == {"cpu", "memory"}, container["name"]
 
 
+def test_no_container_of_ours_is_limited_to_more_than_it_asks_for(pod: Make) -> None:
+    """A LimitRange may bound the ratio, and a pod is Guaranteed only where all its containers are."""
+    asked = {"cpu": 1, "memory": "2Gi"}
+    spec = pod({"spec.engine.resources": {"requests": asked, "limits": asked}})
+    assert [container["name"] for container in spec["initContainers"]] == ["tuner"]
+    for container in (*spec["initContainers"], *spec["containers"]):
+        assert container["resources"]["requests"] == container["resources"]["limits"], container["name"]
+
+
 LONGEST = "a" * 62 + "z"
 
 

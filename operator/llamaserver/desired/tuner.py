@@ -16,6 +16,9 @@ from llamaserver.desired.volumes import TUNER_VOLUME, tuner_mount
 TARGET: Final = "/target"
 """Where the init container has the volume; in its own `TUNER_DIR` are the files to copy."""
 
+_SHARE: Final = {"cpu": "100m", "memory": "64Mi"}
+"""What the copy of a few small files takes."""
+
 
 def tuner_volume(settings: BuildSettings) -> dict[str, Any]:
     """The volume that holds the tuner's files."""
@@ -44,11 +47,10 @@ def tuner_init_containers(settings: BuildSettings) -> list[dict[str, Any]]:
             # -R and not -a: nobody but root may set the times of the volume's own folder.
             "command": ["cp", "-R", f"{TUNER_DIR}/.", f"{TARGET}/"],
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            "resources": {
-                "requests": {"cpu": "10m", "memory": "32Mi"},
-                # Of both, for a namespace's quota may ask each container for both.
-                "limits": {"cpu": "200m", "memory": "128Mi"},
-            },
+            # Of both, for a namespace's quota may ask each container for both; and no more than is asked for, which
+            # meets any LimitRange's ratio and leaves the pod's quality of service to the engine. Init containers
+            # run before the engine and in its share, so this takes no room that an engine does not take anyway.
+            "resources": {"requests": {**_SHARE}, "limits": {**_SHARE}},
             "securityContext": helper_security(),
             "volumeMounts": [{"name": TUNER_VOLUME, "mountPath": TARGET}],
         }
