@@ -133,6 +133,24 @@ def test_every_variable_of_the_pod_is_an_option_of_the_command(render: Render) -
     assert given <= known, given - known
 
 
+@pytest.mark.parametrize("unset", ["kubeApiQps", "kubeApiBurst"])
+def test_values_of_a_release_before_those_that_are_new_make_the_same_operator(
+    render: Render, unset: str
+) -> None:
+    """As `helm upgrade --reuse-values` brings them."""
+    assert container(render(**{f"operator.{unset}": None})) == container(render())
+
+
+def test_values_of_a_release_before_prometheus_take_its_address_alone(render: Render) -> None:
+    unset = {f"prometheus.{group}": None for group in ("tokenSecret", "caConfigMap")}
+    usual, known = (render(**{"prometheus.url": "http://prometheus:9090"} | more) for more in ({}, unset))
+    assert known == usual
+    keyless = {"prometheus.tokenSecret": {"name": "prom", "key": None}}
+    env = container(render(**{"prometheus.url": "http://prometheus:9090"} | keyless))["env"]
+    named = {one["name"]: one.get("value") for one in env}
+    assert named["LLAMASERVER_PROMETHEUS_TOKEN_FILE"] == "/etc/prometheus-token/token"
+
+
 def test_more_than_one_replica_is_protected_and_spread(render: Render) -> None:
     assert not of_kind(render(), "PodDisruptionBudget")
     objects = render(replicas=2)
