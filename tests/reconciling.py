@@ -32,6 +32,7 @@ class Api:
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str], Object] = {}
         self.refuses: dict[Kind, ApiError] = {}
+        self.refuses_creation: dict[Kind, ApiError] = {}
         self.statuses: list[Object] = []
         self.calls: list[tuple[str, str]] = []
         """Verb and kind of each call, those that are refused too."""
@@ -54,6 +55,8 @@ class Api:
     async def create(self, obj: Object) -> Object:
         self.calls.append(("create", kind_of(obj).kind))
         kind, name = kind_of(obj), obj["metadata"]["name"]
+        if kind in self.refuses_creation:
+            raise self.refuses_creation[kind]
         if (kind, name) in self.objects:
             raise ConflictError(409, "Conflict", "the object has been modified")
         return self._keep(obj, {"metadata": {"generation": 0, "uid": f"uid-{name}"}})

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llamaserver.cluster import ConflictError
 from llamaserver.cluster.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -127,6 +128,19 @@ async def test_an_object_that_takes_the_place_of_ours_at_the_last_moment_is_left
         await bench.look()
     assert bench.condition("Accepted")["reason"] == "Conflict"
     assert bench.api.objects[DEPLOYMENT, "chat"] == theirs
+
+
+async def test_a_conflict_that_is_not_about_the_name_is_told_in_the_api_servers_words(bench: Bench) -> None:
+    said = 'Operation cannot be fulfilled on resourcequotas "team": the object has been modified'
+    bench.api.refuses_creation[SERVICE] = ConflictError(409, "Conflict", said)
+    bench.declare()
+    with pytest.raises(RetryLater):
+        await bench.look()
+    assert bench.condition("Ready")["message"] == said
+    assert bench.condition("Stalled")["status"] == "False"
+    del bench.api.refuses_creation[SERVICE]
+    await bench.look()
+    assert (DEPLOYMENT, "chat") in bench.api.objects
 
 
 async def test_while_others_wait_for_their_deployments_a_new_status_waits(bench: Bench) -> None:

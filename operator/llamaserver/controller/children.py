@@ -64,8 +64,8 @@ class Children:
 
         Raises:
             ForeignObjectError: a name is taken.
-            RetryLater: an object of an earlier LlamaServer of this name is still being collected, or one was
-                made or replaced by somebody else at this moment.
+            RetryLater: an object of an earlier LlamaServer of this name is still being collected, or the API
+                server says that somebody else was first: with one of this name, or in a quota.
             ApiError: the API server could not be asked, or refused.
         """
         written = []
@@ -101,13 +101,13 @@ class Children:
         if known is not None and self._settled.get(child) == (mark, fingerprint(known)):
             return None
         live = None if known is None else await self._kube.get(kind, key.namespace, name)
-        made = await self._make(wanted) if live is None else None
+        made = None
+        if live is None:
+            made, live = await self._make(kind, wanted)
         if made is not None:
             change = Written(kind, name, wanted, None)
         else:
-            live = live or await self._kube.get(kind, key.namespace, name)
-            if live is None:
-                raise RetryLater(f"{kind.kind} {name} comes and goes", after_s=_MOVED_S)
+            assert live is not None
             _check_owner(key, uid, kind, live)
             if covers(live, wanted):
                 self._cache.put(kind, live)
@@ -122,12 +122,17 @@ class Children:
         after_write(change)
         return change
 
-    async def _make(self, wanted: Object) -> Object | None:
-        """The object as it is made, or None where one has its name."""
+    async def _make(self, kind: Kind, wanted: Object) -> tuple[Object | None, Object | None]:
+        """The object as it is made, or else the one that has its name."""
         try:
-            return await self._kube.create(wanted)
-        except ConflictError:
-            return None
+            return await self._kube.create(wanted), None
+        except ConflictError as error:
+            metadata = wanted["metadata"]
+            live = await self._kube.get(kind, metadata["namespace"], metadata["name"])
+            if live is None:
+                # Not a name that is taken: a quota that others count against at this moment conflicts, too.
+                raise RetryLater(error.message, after_s=_MOVED_S) from None
+            return None, live
 
     async def _change(self, change: Written, live: Object) -> Object:
         """The object as it is changed: the very one that was looked at, and no other of its name."""
