@@ -186,6 +186,14 @@ class Bench:
         status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": ready, "containerStatuses": [engine]}
         self.cache.put(POD, {"metadata": metadata, "status": status})
 
+    def restarted(self) -> None:
+        """Another operator takes over, which knows what the watches tell: the last status among that."""
+        found = self.cache.server(KEY)
+        assert found is not None
+        self.cache.put(LLAMASERVER, {**found, "status": self.api.statuses[-1]})
+        self.registry.drop(KEY)
+        self.reconciler.parts.children.forget(KEY)
+
     async def look(self) -> float | None:
         return await self.reconciler.look(KEY)
 

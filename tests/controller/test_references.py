@@ -113,6 +113,28 @@ async def test_what_serves_is_not_replaced_by_pods_that_could_not_start(bench: B
     assert "2 replicas serve the last accepted spec" in bench.condition("Ready")["message"]
 
 
+async def test_a_stall_is_counted_from_when_it_was_missing_and_not_from_another_fault(bench: Bench) -> None:
+    bench.declare(scaling={"mode": "Auto", "minReplicas": 3, "maxReplicas": 2})
+    await bench.look()
+    assert bench.condition("Stalled")["reason"] == "InvalidSpec"
+    bench.wall += timedelta(hours=1)
+    bench.declare(**PVC)
+    for _ in range(2):
+        await bench.look()
+        assert bench.condition("Accepted")["reason"] == "ReferenceNotFound"
+        assert bench.condition("Stalled")["status"] == "False"
+        bench.wall += timedelta(minutes=1)
+    bench.restarted()
+    await bench.look()
+    assert bench.condition("Stalled")["status"] == "False", "nor after a restart of the operator"
+    bench.wall += timedelta(minutes=4)
+    await bench.look()
+    assert bench.condition("Stalled")["reason"] == "ReferenceNotFound"
+    bench.restarted()
+    await bench.look()
+    assert bench.condition("Stalled")["reason"] == "ReferenceNotFound", "and it is no news after another"
+
+
 TEMPLATE = {
     "model": {"uri": "hf://org/model", "chatTemplate": {"configMapKeyRef": {"name": "chats", "key": "llama"}}}
 }

@@ -350,7 +350,7 @@ class Reconciler:
             server.replaces_pods = False
         replaces = server.replaces_pods or state.total > state.updated
         known = [pods.read(obj) for obj in self.parts.cache.pods(server.key)]
-        missing = references.missing_since(server, now)
+        missing = server.missing_since = references.missing_since(server, now)
         return Facts(
             spec=server.spec,
             invalid="" if server.invalid is None else str(server.invalid),

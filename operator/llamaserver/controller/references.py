@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from llamaserver.api.conditions import ConditionType, Reason, find_condition
+from llamaserver.api.conditions import ConditionStatus, ConditionType, Reason, find_condition
 from llamaserver.api.errors import InvalidSpec, Problem
 from llamaserver.api.references import claims_of, text_keys_of
 from llamaserver.api.server import LlamaServer
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.cluster import ApiError, Kube
 from llamaserver.cluster.kinds import CLAIM, CONFIG_MAP, Kind, Object
+from llamaserver.controller.moments import latest, moment
 from llamaserver.controller.queue import Key
 from llamaserver.controller.runtime import Referent, Server
 from llamaserver.telemetry import KeyLogger
@@ -62,15 +63,22 @@ def claims(seen: Mapping[tuple[Kind, str], Referent]) -> dict[str, Object]:
 
 
 def missing_since(server: Server, now: datetime) -> datetime | None:
-    """Since when the status tells of something that is missing now; None where nothing is."""
+    """Since when something that the present spec names is missing; None where nothing is.
+
+    An operator that has just started asks the status. A condition dates its status and not its reason, so one
+    that was False for another reason before looks older; but it was a stall then, and is none since.
+    """
     if not isinstance(server.invalid, MissingReference):
         return None
-    told = find_condition(
-        (server.written.conditions if server.written else None) or (), ConditionType.ACCEPTED
-    )
+    if server.missing_since is not None:
+        return server.missing_since
+    conditions = (server.written.conditions if server.written else None) or ()
+    told = find_condition(conditions, ConditionType.ACCEPTED)
     if told is None or told.reason != Reason.REFERENCE_NOT_FOUND:
         return now
-    return datetime.fromisoformat(told.last_transition_time)
+    stalled = find_condition(conditions, ConditionType.STALLED)
+    ended = stalled if stalled is not None and stalled.status is ConditionStatus.FALSE else told
+    return latest(moment(told.last_transition_time), moment(ended.last_transition_time)) or now
 
 
 def _wanted(specs: Iterable[LlamaServerSpec]) -> dict[tuple[Kind, str], frozenset[str]]:

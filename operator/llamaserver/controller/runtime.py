@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.errors import InvalidSpec
@@ -135,6 +136,8 @@ class Server:
     parsed: LlamaServer | None = None
     spec: EffectiveSpec | None = None
     invalid: InvalidSpec | None = None
+    missing_since: datetime | None = None
+    """Since when something that the present spec names is known to be missing."""
     generation: int | None = None
     """Of the spec in force; None for one that was only found on the Deployment."""
 
