@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llamaserver.api.status import RestartStatus
 from llamaserver.cluster import ApiError, UnavailableError
 from llamaserver.cluster.kinds import CLAIM, CONFIG_MAP, DEPLOYMENT, Object
 from llamaserver.controller import references
@@ -133,6 +134,61 @@ async def test_a_stall_is_counted_from_when_it_was_missing_and_not_from_another_
     bench.restarted()
     await bench.look()
     assert bench.condition("Stalled")["reason"] == "ReferenceNotFound", "and it is no news after another"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_what_replaces_no_pod_is_acted_upon_while_something_is_missing(
+    bench: Bench, restarted: bool
+) -> None:
+    """A ConfigMap that is deleted under a healthy fleet takes away neither its brake nor its scaling."""
+    bench.api.objects[CONFIG_MAP, "chats"] = {"data": {"llama": ""}}
+    bench.declare(**TEMPLATE, scaling={"mode": "Fixed"}, replicas=2)
+    await bench.look()
+    bench.rolled_out()
+    await bench.look()
+    before = template(bench)
+    del bench.api.objects[CONFIG_MAP, "chats"]
+    later(bench)
+    if restarted:
+        bench.restarted()
+    await bench.look()
+    accepted = bench.condition("Accepted")
+    assert accepted["reason"] == "ReferenceNotFound"
+    assert accepted["message"].endswith(
+        "; pods that run go on, none can start before it is there, and all else is in force"
+    )
+    assert "2 replicas serve it from before" in bench.condition("Ready")["message"]
+    bench.declare(**TEMPLATE, scaling={"mode": "Fixed"}, replicas=3, suspend=True)
+    await bench.look()
+    assert bench.replicas() == 3
+    assert bench.server.spec is not None
+    assert bench.server.spec.suspended
+    assert template(bench) == before
+
+    bench.declare(
+        **TEMPLATE, scaling={"mode": "Fixed"}, replicas=4, engine={"image": "vllm/vllm-openai:v0.31.0"}
+    )
+    await bench.look()
+    assert template(bench) == before, "its pods could not start"
+    assert bench.replicas() == 3
+    assert bench.condition("Accepted")["message"].endswith("; the last accepted spec stays in force")
+
+
+async def test_what_a_restart_has_chosen_is_not_given_back_while_something_is_missing(bench: Bench) -> None:
+    """It would replace pods, though no field that starts them has changed."""
+    bench.api.objects[CONFIG_MAP, "chats"] = {"data": {"llama": ""}}
+    slo, tuning = {"interTokenLatency": {"target": "50ms"}}, {"restart": {"minInterval": "1h"}}
+    bench.declare(**TEMPLATE, slo=slo, tuning=tuning)
+    await bench.look()
+    bench.server.restart = RestartStatus(max_num_seqs=96, time="2026-01-01T00:00:00Z")
+    await bench.look()
+    await bench.look()
+    assert "--max-num-seqs=96" in (before := template(bench))
+    del bench.api.objects[CONFIG_MAP, "chats"]
+    later(bench)
+    bench.declare(**TEMPLATE, slo=slo)
+    await bench.look()
+    assert template(bench) == before
 
 
 TEMPLATE = {

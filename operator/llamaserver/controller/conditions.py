@@ -54,6 +54,8 @@ def judge(facts: Facts) -> list[Judgement]:
 def _accepted(facts: Facts) -> Judgement:
     if facts.invalid:
         kept = "; the last accepted spec stays in force" if facts.spec is not None else ""
+        if facts.in_force:
+            kept = "; pods that run go on, none can start before it is there, and all else is in force"
         return Judgement(ConditionType.ACCEPTED, False, facts.invalid_reason, facts.invalid + kept)
     if facts.apply_problem:
         return Judgement(ConditionType.ACCEPTED, False, *facts.apply_problem)
@@ -64,9 +66,8 @@ def _ready(facts: Facts) -> Judgement:
     """Serving with the present spec, by as many replicas as are promised. The objective has no say in it."""
     type_, state = ConditionType.READY, facts.rollout
     if facts.invalid:
-        serving = (
-            f"{state.ready} replicas serve the last accepted spec" if state.ready else "nothing is served"
-        )
+        which = "it from before" if facts.in_force else "the last accepted spec"
+        serving = f"{state.ready} replicas serve {which}" if state.ready else "nothing is served"
         told = f": {facts.invalid}" if facts.invalid_since else ""
         text = f"the present spec cannot be served{told}; {serving}"
         return Judgement(type_, False, facts.invalid_reason, text)

@@ -67,6 +67,8 @@ class Facts:
     invalid_reason: Reason = Reason.INVALID_SPEC
     invalid_since: datetime | None = None
     """Since when, where it may be mended without another spec; else None."""
+    in_force: bool = False
+    """Whether it is in force all the same, for it starts pods from nothing else than the one before."""
     waits_for: str = ""
     restart: str = ""
     """Why no restart gives engines another cap now; empty where none is asked for."""

@@ -17,6 +17,7 @@ from llamaserver.api.conditions import Reason
 from llamaserver.api.effective import EffectiveSpec, effective
 from llamaserver.api.errors import InvalidSpec
 from llamaserver.api.names import API_VERSION, KIND
+from llamaserver.api.rolling import rolling_digest
 from llamaserver.api.server import LlamaServer, parse, read_status
 from llamaserver.api.status import Status
 from llamaserver.cluster import (
@@ -185,9 +186,11 @@ class Reconciler:
 
     async def _validate(self, server: Server, raw: Object) -> None:
         """The last spec that can be acted upon: the present one, else the one from before, which goes on."""
+        candidate: LlamaServer | None = None
         try:
             parsed = parse(raw)
             self._check_allowed(parsed)
+            candidate = parsed
             await references.check(server, parsed, self.parts.kube, self.parts.monotonic())
         except InvalidSpec as error:
             server.invalid = error
@@ -195,10 +198,12 @@ class Reconciler:
                 last = await self._last_accepted(server.key, raw)
                 await self.parts.restarts.recall(server, last, self.parts.kube)
                 self._accept(server, last, None)
-            return
-        server.invalid = None
-        await self.parts.restarts.recall(server, parsed, self.parts.kube)
-        self._accept(server, parsed, raw["metadata"].get("generation"))
+            if candidate is None or _replaces_pods(server, candidate):
+                return
+        else:
+            server.invalid = None
+        await self.parts.restarts.recall(server, candidate, self.parts.kube)
+        self._accept(server, candidate, raw["metadata"].get("generation"))
 
     def _check_allowed(self, parsed: LlamaServer) -> None:
         """Raises InvalidSpec for what the operator's own settings do not allow."""
@@ -289,7 +294,7 @@ class Reconciler:
         now = status.Moment(self.parts.monotonic(), self.parts.wall())
         learned = server.learned(now.monotonic)
         grace_s = termination_grace_seconds(server.parsed, self.parts.settings()) if server.parsed else None
-        facts = self._facts(server, now.wall, grace_s or 0)
+        facts = self._facts(server, raw, now.wall, grace_s or 0)
         after = status.compose(
             status.Identity(server.key.name, raw["metadata"].get("generation") or 0),
             facts,
@@ -342,7 +347,7 @@ class Reconciler:
                 ) from None
             raise
 
-    def _facts(self, server: Server, now: datetime, grace_s: float) -> Facts:
+    def _facts(self, server: Server, raw: Object, now: datetime, grace_s: float) -> Facts:
         deployment = self.parts.cache.deployment(server.key)
         server.settled = told_of(deployment, server.settled)
         state = rollout(deployment, server.wanted_mark, server.settled)
@@ -356,6 +361,7 @@ class Reconciler:
             invalid="" if server.invalid is None else str(server.invalid),
             invalid_reason=Reason.REFERENCE_NOT_FOUND if missing else Reason.INVALID_SPEC,
             invalid_since=missing,
+            in_force=missing is not None and server.generation == raw["metadata"].get("generation"),
             apply_problem=server.apply_problem,
             claim_problem=self._claim_problem(server),
             rollout=state,
@@ -391,6 +397,14 @@ class Reconciler:
         metrics.set_server(metrics.replicas, *key, wanted)
         if after.diagnosis is not None:
             metrics.set_cause(*key, after.diagnosis.cause)
+
+
+def _replaces_pods(server: Server, candidate: LlamaServer) -> bool:
+    """Whether `candidate` starts pods from something else than the spec in force, or anew where none is."""
+    if server.parsed is None or rolling_digest(candidate.spec) != rolling_digest(server.parsed.spec):
+        return True
+    tuning = candidate.spec.tuning
+    return server.chosen is not None and (tuning is None or tuning.restart is None)
 
 
 def _scales(server: Server, held: bool) -> bool:

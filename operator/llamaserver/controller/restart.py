@@ -104,7 +104,8 @@ class Restarts:
             text = "nothing is restarted: spec.suspend is true, or spec.tuning.mode is Off"
             return Hold(RestartState.OFF, text)
         if server.invalid is not None or server.apply_problem is not None:
-            return Hold(RestartState.OFF, "nothing is restarted: the present spec is not in force")
+            text = "nothing is restarted: the present spec is not in force, or names what is not there"
+            return Hold(RestartState.OFF, text)
         if server.replacing is not None:
             text = "nothing is restarted: a pod whose engine hangs is being replaced"
             return Hold(RestartState.WAITING_FOR_FLEET, text)

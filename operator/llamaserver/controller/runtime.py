@@ -128,7 +128,7 @@ class Referent:
 @dataclass
 class Server:
     """One LlamaServer. `spec` is the last one that could be acted upon; `invalid` says that a newer one
-    cannot.
+    cannot, or that what it names is gone.
     """
 
     key: Key
