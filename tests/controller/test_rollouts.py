@@ -216,3 +216,37 @@ async def test_a_number_that_is_halved_in_the_middle_waits_for_the_rollout(bench
         assert bench.api.statuses[-1]["observedGeneration"] == bench.generation
     assert [reason for _, reason, _ in bench.told.events].count("ScaleDownWaits") >= 1
     assert why(bench) == [A_TO_B, B_TO_C]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_number_that_is_halved_with_another_engine_waits_for_its_rollout(
+    bench: Bench, restarted: bool
+) -> None:
+    """One commit may change both, and an operator may have just started when it comes."""
+    bench.declare(engine=A, **TWO)
+    await look(bench)
+    await finish(bench)
+    for name in ("a", "b"):
+        bench.ready_pod(name)
+    if restarted:
+        bench.restarted()
+    bench.declare(engine=B, scaling={"mode": "Fixed"}, replicas=1)
+    await look(bench)
+    assert bench.replicas() == 2
+    assert why(bench) == [A_TO_B]
+    assert bench.told.about("ScaleDownWaits")
+
+
+async def test_a_number_that_is_halved_after_a_restart_of_the_operator_waits_for_no_rollout(
+    bench: Bench,
+) -> None:
+    bench.declare(engine=A, **TWO)
+    await look(bench)
+    await finish(bench)
+    for name in ("a", "b"):
+        bench.ready_pod(name)
+    bench.restarted()
+    bench.declare(engine=A, scaling={"mode": "Fixed"}, replicas=1)
+    await look(bench)
+    assert not bench.told.about("ScaleDownWaits")
+    assert bench.server.shrinks_since is not None, "it waits for figures alone"

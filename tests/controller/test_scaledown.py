@@ -25,7 +25,7 @@ from llamaserver.cluster.kinds import DEPLOYMENT, POD, SCALE_DOWN_MANAGER, Objec
 from llamaserver.control import Cause, Decision, Diagnosis, Observed
 from llamaserver.controller import Operator, Options
 from llamaserver.controller.cache import Cache
-from llamaserver.controller.diff import HASH_ANNOTATION
+from llamaserver.controller.diff import HASH_ANNOTATION, digest
 from llamaserver.controller.queue import Key
 from llamaserver.controller.runtime import PodReport, Report, Server
 from llamaserver.controller.scaledown import PATIENCE_S, ScaleDown
@@ -33,6 +33,12 @@ from workbench import Cluster, eventually, running, serving
 
 KEY = Key("ns", "chat")
 SPEC: Object = {"model": {"uri": "hf://org/model"}, "engine": {"image": "vllm/vllm-openai:v0.32.0"}}
+
+
+def templated(image: str) -> Object:
+    """A Deployment whose pods run this image, as it is applied."""
+    pod = {"containers": [{"name": "vllm", "image": image}]}
+    return {"metadata": {"name": "chat"}, "spec": {"template": {"spec": pod}}}
 
 
 class Bench:
@@ -47,6 +53,9 @@ class Bench:
         self.writes: list[str] = []
         self.told: list[str] = []
         self.version = 0
+        self.made_from = "mark"
+        self.live = templated("v1")
+        self.wanted = templated("v1")
         self.down = ScaleDown(self, self.cache, self, lambda: self.now)  # type: ignore[arg-type]
 
     def pod(self, name: str, load: tuple[int, int] | None, **status: Any) -> None:
@@ -97,13 +106,14 @@ class Bench:
         live["resourceVersion"] = str(self.version)
         return copy.deepcopy(self.pods[name])
 
-    def deployed(self, replicas: int, updated: int, **rollout: int) -> None:
+    def deployed(self, replicas: int, updated: int, generation: int = 0, **rollout: int) -> None:
         """The Deployment as the watches tell of it, with the rollout bounds of its LlamaServer."""
         self.server.spec = effective(LlamaServerSpec.model_validate({**SPEC, "rollout": rollout}))
         self.server.wanted_mark = "mark"
         self.version += 1
-        metadata = {"namespace": "ns", "name": "chat", "uid": "uid-d", "labels": child_labels("chat")}
-        metadata |= {"resourceVersion": str(self.version), "annotations": {HASH_ANNOTATION: "mark"}}
+        metadata: Object = {"namespace": "ns", "name": "chat", "uid": "uid-d", "labels": child_labels("chat")}
+        metadata |= {"resourceVersion": str(self.version), "annotations": {HASH_ANNOTATION: self.made_from}}
+        metadata["generation"] = generation
         status = {"replicas": replicas, "updatedReplicas": updated}
         self.cache.put(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": replicas}, "status": status})
 
@@ -119,7 +129,11 @@ class Bench:
         return {name: cost[DELETION_COST] for name, cost in costs.items() if cost}
 
     async def prepare(self, current: int | None, wanted: int | None) -> int | None:
-        return await self.down.prepare(self.server, current, wanted)
+        return await self.down.prepare(self.server, current, wanted, lambda: self.wanted)
+
+    async def get(self, kind: Any, namespace: str, name: str) -> Object | None:
+        assert (kind, namespace, name) == (DEPLOYMENT, *KEY)
+        return copy.deepcopy(self.live)
 
 
 @pytest.fixture
@@ -230,6 +244,37 @@ async def test_a_step_that_would_let_a_rollout_end_the_last_pod_waits_for_it(
     bench.report(*(bench.server.newest.pods if bench.server.newest else ()))
     assert await bench.prepare(3, 1) == (1 if figures else 3), "it knows what runs where, or waits to"
     bench.now += PATIENCE_S
+    assert await bench.prepare(3, 1) == 1
+
+
+async def test_a_step_that_begins_a_rollout_with_the_same_write_waits_for_it(bench: Bench) -> None:
+    bench.deployed(3, 3)
+    bench.wanted = templated("v2")
+    assert await bench.prepare(3, 1) == 3
+    assert len(bench.told) == 1
+    assert await bench.prepare(3, 2) == 2, "one more than may be down"
+
+
+async def test_what_the_api_server_has_not_kept_of_the_pods_holds_no_step_up(bench: Bench) -> None:
+    bench.wanted = templated("v2")
+    bench.made_from = digest(bench.wanted)
+    bench.deployed(3, 3)
+    assert await bench.prepare(3, 1) == 1
+    assert bench.told == []
+
+
+async def test_a_step_right_after_a_restart_of_the_operator_waits_for_no_rollout(bench: Bench) -> None:
+    bench.deployed(3, 3)
+    bench.server.wanted_mark = bench.server.settled = ""
+    assert await bench.prepare(3, 1) == 1
+    assert bench.told == []
+
+
+async def test_until_the_state_of_a_rollout_is_told_a_step_waits_without_a_word(bench: Bench) -> None:
+    bench.deployed(3, 3, generation=2)
+    assert await bench.prepare(3, 1) == 3
+    assert bench.told == []
+    bench.deployed(3, 3)
     assert await bench.prepare(3, 1) == 1
 
 
@@ -434,8 +479,8 @@ async def test_an_operator_killed_between_mark_and_scale_is_followed_by_one_that
 ) -> None:
     prepare = ScaleDown.prepare
 
-    async def last_deed(down: ScaleDown, server: Server, current: int | None, wanted: int | None) -> Any:
-        count = await prepare(down, server, current, wanted)
+    async def last_deed(down: ScaleDown, server: Server, current: int | None, *more: Any) -> Any:
+        count = await prepare(down, server, current, *more)
         if current is not None and count != current:
             await asyncio.sleep(3600)
         return count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import perf_counter
@@ -43,6 +43,7 @@ from llamaserver.controller.tick import Ticker
 from llamaserver.desired import (
     BuildSettings,
     ClaimProblem,
+    DesiredFleet,
     build,
     claim_problem,
     desired_fleet,
@@ -234,18 +235,20 @@ class Reconciler:
         decided = server.decided_replicas
         if current is None and decided is None and server.written and server.written.scaling:
             decided = server.written.scaling.desired_replicas
-        fleet = desired_fleet(server.spec, current, decided)
+        chosen = server.chosen.max_num_seqs if server.chosen else None
+        fleet = replace(desired_fleet(server.spec, current, decided), max_num_seqs=chosen)
         if current is not None and current == fleet.replicas:
             # Done, or done by somebody else: from here on what runs counts, not what was decided once.
             server.decided_replicas = None
-        count = await self.parts.scale_down.prepare(server, current, fleet.replicas)
-        chosen = server.chosen.max_num_seqs if server.chosen else None
-        held, fleet = count != fleet.replicas, replace(fleet, replicas=count, max_num_seqs=chosen)
-        objects = [
-            rollouts.with_restart(rollouts.remember(obj, parsed), server.chosen)
-            for obj in build(parsed, fleet, self.parts.settings())
-        ]
-        server.wanted_mark = next(digest(obj) for obj in objects if kind_of(obj) is DEPLOYMENT)
+        count = await self.parts.scale_down.prepare(
+            server,
+            current,
+            fleet.replicas,
+            lambda: _deployment(self._build(server, parsed, replace(fleet, replicas=current))),
+        )
+        held = count != fleet.replicas
+        objects = self._build(server, parsed, replace(fleet, replicas=count))
+        server.wanted_mark = digest(_deployment(objects))
         server.waits_for = ""
         try:
             written = await self.parts.children.ensure(
@@ -267,6 +270,12 @@ class Reconciler:
         for change in written:
             self._note(server, change)
         return Made(held, any(change.kind is DEPLOYMENT and change.before is None for change in written))
+
+    def _build(self, server: Server, parsed: LlamaServer, fleet: DesiredFleet) -> list[Object]:
+        return [
+            rollouts.with_restart(rollouts.remember(obj, parsed), server.chosen)
+            for obj in build(parsed, fleet, self.parts.settings())
+        ]
 
     def _announce(self, server: Server, change: Written) -> None:
         """Once it is sure that pods are replaced, say why, and what that means for those who are served."""
@@ -397,6 +406,10 @@ class Reconciler:
         metrics.set_server(metrics.replicas, *key, wanted)
         if after.diagnosis is not None:
             metrics.set_cause(*key, after.diagnosis.cause)
+
+
+def _deployment(objects: Iterable[Object]) -> Object:
+    return next(obj for obj in objects if kind_of(obj) is DEPLOYMENT)
 
 
 def _replaces_pods(server: Server, candidate: LlamaServer) -> bool:

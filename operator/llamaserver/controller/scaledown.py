@@ -17,12 +17,14 @@ from dataclasses import dataclass
 
 from llamaserver.api.podtemplate import DELETION_COST
 from llamaserver.cluster import ApiError, Kube, NotLeadingError, Recorder, Reference
-from llamaserver.cluster.kinds import POD, SCALE_DOWN_MANAGER, Object
+from llamaserver.cluster.kinds import DEPLOYMENT, POD, SCALE_DOWN_MANAGER, Object
 from llamaserver.control.victims import Candidate, unseen, victims
 from llamaserver.controller import announce
 from llamaserver.controller.cache import Cache
+from llamaserver.controller.diff import digest, mark_of
 from llamaserver.controller.facts import rollout
 from llamaserver.controller.pods import Pod, read
+from llamaserver.controller.rollouts import new_cause
 from llamaserver.controller.runtime import Report, Server
 from llamaserver.observe import FORGIVEN_SCRAPES
 from llamaserver.telemetry import KeyLogger
@@ -49,16 +51,20 @@ class ScaleDown:
     monotonic: Callable[[], float]
     patience_s: float = PATIENCE_S
 
-    async def prepare(self, server: Server, current: int | None, wanted: int | None) -> int | None:
+    async def prepare(
+        self, server: Server, current: int | None, wanted: int | None, unscaled: Callable[[], Object]
+    ) -> int | None:
         """The number of replicas to ask for now: `wanted`, or `current` while a scale-down has to wait.
 
         `current` is what the Deployment asks for, None where there is none; `wanted` None means that the
-        number is somebody else's. A scale-down is late rather than blind, but not for ever: after the
-        patience it goes on with what is known, and says so. One that would leave a rollout free to end the
-        last pod that serves waits until the rollout is over, or taken back.
+        number is somebody else's. `unscaled` builds the Deployment that is wanted, with `current` replicas.
+        A scale-down is late rather than blind, but not for ever: after the patience it goes on with what is
+        known, and says so. One that would leave a rollout free to end the last pod that serves waits until
+        the rollout is over, or taken back; also for one that would begin with the same write.
 
         Raises:
             NotLeadingError: a pod was to be written, and this replica cannot prove that it leads.
+            ApiError: the Deployment could not be read.
         """
         alive = [pod for obj in self.cache.pods(server.key) if not (pod := read(obj)).ending]
         if current is None or wanted is None or wanted >= current:
@@ -68,10 +74,12 @@ class ScaleDown:
         if wanted == 0 or len(alive) <= wanted:
             server.shrinks_since = None
             return wanted
-        if self._endangers(server, current, wanted):
+        endangers = await self._endangers(server, current, wanted, unscaled)
+        if endangers is not False:
             # Begun anew when its time has come, for then it has to know what runs where.
             server.shrinks_since = None
-            self._tell_wait(server, f"replicas {current} -> {wanted}")
+            if endangers:
+                self._tell_wait(server, f"replicas {current} -> {wanted}")
             return current
         now = self.monotonic()
         server.shrinks_since = now if server.shrinks_since is None else server.shrinks_since
@@ -85,17 +93,32 @@ class ScaleDown:
         self._tell(server, f"replicas {current} -> {wanted}", going, problem)
         return wanted
 
-    def _endangers(self, server: Server, current: int, wanted: int) -> bool:
-        """Whether pods are being replaced, and with so few replicas all of them might be ended at once.
+    async def _endangers(
+        self, server: Server, current: int, wanted: int, unscaled: Callable[[], Object]
+    ) -> bool | None:
+        """Whether pods are being replaced, or will be by the next write, and with so few replicas all of them
+        might be ended at once; None until the Deployment's controller has told.
 
-        The Deployment's controller takes a smaller number from both versions, from the older one first, and
-        keeps no more pods than the number less those that may be down. So the pods that go can be the ones
-        that serve, while those of a version that does not start stay.
+        It takes a smaller number from both versions, from the older one first, and keeps no more pods than
+        the number less those that may be down. So the pods that go can be the ones that serve, while those of
+        a version that does not start stay.
         """
         down = server.spec.max_unavailable if server.spec is not None else 0
         if not wanted <= down < current:
             return False
-        return rollout(self.cache.deployment(server.key), server.wanted_mark, server.settled).replacing
+        known = self.cache.deployment(server.key)
+        mark = mark_of(known) if known is not None else ""
+        state = rollout(known, mark, server.settled)
+        if state.total > state.updated:
+            return True
+        if not state.current:
+            return None
+        deployment = unscaled()
+        if mark == digest(deployment):
+            # Made from this already. Whatever the API server has not kept of it is no change to come.
+            return False
+        live = await self.kube.get(DEPLOYMENT, *server.key)
+        return live is not None and bool(new_cause(live, deployment))
 
     def _tell_wait(self, server: Server, step: str) -> None:
         about = Reference(server.key.namespace, server.key.name, server.uid)
