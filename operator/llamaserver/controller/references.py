@@ -3,8 +3,8 @@
 They are read one by one and not watched, for which the operator has no right and needs none. Without them a
 pod waits for ever, and says so late, in an Event, or not at all; and the pod that it is to replace would be
 gone. So a spec that names one that is not there, and would have pods started from it, is not acted upon until
-it is. One that starts pods from nothing else than the spec in force replaces none, so it is, and tells what is
-missing.
+it is. One that starts pods from nothing else than the spec in force replaces none, so it is, and tells what
+is missing.
 """
 
 from __future__ import annotations

@@ -47,9 +47,9 @@ def tuner_init_containers(settings: BuildSettings) -> list[dict[str, Any]]:
             # -R and not -a: nobody but root may set the times of the volume's own folder.
             "command": ["cp", "-R", f"{TUNER_DIR}/.", f"{TARGET}/"],
             "terminationMessagePolicy": "FallbackToLogsOnError",
-            # Of both, for a namespace's quota may ask each container for both; and no more than is asked for, which
-            # meets any LimitRange's ratio and leaves the pod's quality of service to the engine. Init containers
-            # run before the engine and in its share, so this takes no room that an engine does not take anyway.
+            # Of both, for a namespace's quota may ask each container for both; and no more than is asked for,
+            # which meets any LimitRange's ratio and leaves the pod's quality of service to the engine. It
+            # runs before the engine and in its share, so it takes no room beyond an engine's.
             "resources": {"requests": {**_SHARE}, "limits": {**_SHARE}},
             "securityContext": helper_security(),
             "volumeMounts": [{"name": TUNER_VOLUME, "mountPath": TARGET}],
