@@ -247,12 +247,13 @@ def test_a_new_operator_goes_on_with_both_knobs() -> None:
 
 def test_a_second_replica_starts_with_both_of_the_firsts() -> None:
     world = World(Objective(0.030, Statistic.P95), FIXED, streams=constant(80)).run(100)
+    one = world.engines["pod-1"]
+    before = one.cap, one.budget
     world._start()
     world.replicas = 2
     world.tick()
-    one, two = world.engines["pod-1"], world.engines["pod-2"]
-    assert two.cap == one.cap
-    assert two.budget == one.budget
+    two = world.engines["pod-2"]
+    assert (two.cap, two.budget) == before
 
 
 def test_another_objective_gives_the_budget_back() -> None:

@@ -5,6 +5,7 @@ everywhere.
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llamaserver.control import kv
 from llamaserver.control.history import History, changed_load, record_of, remember
+from llamaserver.control.kv import KvState
 from llamaserver.control.model import StepModel, block_of, update
 from llamaserver.control.objective import MARGIN, Predictor
 from llamaserver.observe import Memory, Window, advance, parse_snapshot
 from llamaserver.simulate import speech
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.lengths import Lengths, words
-from llamaserver.simulate.profiles import CPU_24M
+from llamaserver.simulate.profiles import CPU_24M, H100_8B
 
 
 def observed(
@@ -153,9 +156,33 @@ def test_longer_prompts_are_another_load_and_noise_is_not() -> None:
         return (3 * prompt if t > 60 else prompt), output
 
     same, _, _ = observed(12, seconds=60.0)
-    assert not changed_load(same)
+    assert not changed_load(same, 0.6)
     changed, _, _ = observed(12, seconds=60.0, lengths=longer)
-    assert changed_load(changed)
+    assert changed_load(changed, 0.6)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_few_long_prompts_among_short_ones_are_no_other_load(seed: int) -> None:
+    """Some twenty sequences at a time, whose prompts differ as those of documents do."""
+
+    def documents(rng: random.Random, _: float) -> tuple[int, int]:
+        return min(100_000, round(12_000 * rng.lognormvariate(-0.5, 1.0))), rng.randint(100, 600)
+
+    engine, memory, history, state = Engine(H100_8B, documents, seed=seed), Memory(), History(), KvState()
+    engine.load(streams=24)
+    changes = 0
+    for i in range(1, 301):
+        engine.run_until(2.0 * i)
+        memory, made = advance(
+            memory, {"p": parse_snapshot(speech.snapshot(engine), engine.now, "p")}, engine.now
+        )
+        window = made["p"]
+        if not isinstance(window, Window) or (record := record_of(window)) is None:
+            continue
+        history, state = remember(history, record), kv.observe(state, window, True, window.at)
+        if i > 60:
+            changes += changed_load(history, kv.prompt_cv(state)) + kv.changed(state, window.last)
+    assert changes <= 10
 
 
 def test_a_share_is_a_share(at_twelve: tuple[History, StepModel]) -> None:

@@ -9,13 +9,13 @@ integrator, so nothing winds up: the only memory is the estimate. Where the pref
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamaserver.control import joint
-from llamaserver.control.history import RECENT_S, History, changed_load
+from llamaserver.control.history import RECENT_S, History, Record, changed_load
 from llamaserver.control.model import StepModel
-from llamaserver.control.objective import MARGIN, Predictor
+from llamaserver.control.objective import MARGIN, Figure, Predictor
 from llamaserver.control.types import Setpoint, Verdict
 
 SLOW_START_SEQS = 8
@@ -69,8 +69,12 @@ class View:
     model: StepModel | None
     history: History
     context: float
+    usual_context: float
+    """The same over the time in which those that run are replaced."""
     prefill: float
     mixed: float
+    prompt_cv: float
+    """Standard deviation of the prompts' lengths over their mean."""
     kv: float | None
     preempted: bool
     """Preemptions were seen lately: never raise."""
@@ -346,10 +350,20 @@ def has_shifted(v: View) -> bool:
     load.
     """
     history = v.history
-    if v.predictor is None or not history.archive or len(history.recent) < 3:
+    if v.predictor is None or len(history.recent) < 3:
         return False
-    if changed_load(history):
+    if sum(r.seconds for r in history.archive) < RECENT_S:
+        return False  # what is older than the newest seconds has to be as much
+    if changed_load(history, v.prompt_cv):
         return True
-    batch = history.recent[-1].batch
-    a, b = (v.predictor.over(records).figure(batch) for records in (history.recent, history.archive))
+    a, b = (_seen(v, v.predictor, records) for records in (history.recent, history.archive))
     return abs(a.ratio - b.ratio) > 4.0 * math.hypot(a.error, b.error) + 0.05
+
+
+def _seen(v: View, p: Predictor, records: Sequence[Record]) -> Figure:
+    """What these records say of the present: of its batch or, where the budget goes with the batch and the
+    contexts, of the plan.
+    """
+    if v.budget is None or p.quantile is None:
+        return p.over(records).figure(v.history.recent[-1].batch)
+    return joint.figure_of_plan(p, records, joint.FIRST_TAIL if v.tail is None else v.tail)

@@ -58,6 +58,8 @@ class Record:
     """Prefill tokens for which the token budget that was asked for has room beside the decodes; infinite
     where it is not known.
     """
+    prompts: float
+    """Prompts whose prefill ended, faded; where that is not told, the steps that carried some."""
     tokens: float
     sum_s: float
     square_s: float
@@ -128,6 +130,7 @@ def record_of(window: Window) -> Record | None:
         chunk=mixed.P / mixed.n if mixed.n else 0.0,
         chunk2=mixed.PP / mixed.n if mixed.n else 0.0,
         room=_room(window, batch_sum / (decode.n + mixed.n)),
+        prompts=float(mixed.n if window.ttft is None else window.ttft.count),
         tokens=float(itl.count),
         sum_s=itl.sum_s,
         square_s=_squares(itl),
@@ -214,18 +217,20 @@ def forget_archive(history: History) -> History:
     return replace(history, archive=())
 
 
-def changed_load(history: History) -> bool:
+def changed_load(history: History, prompt_cv: float) -> bool:
     """Whether requests of the newest seconds are of another kind than before: much more or less prefill per
     token.
 
-    Told from counts alone, so no noise of the machine can pretend it; few prompts ask for a larger
-    difference.
+    Told from counts alone, so no noise of the machine can pretend it. N prompts that come by chance, their
+    lengths scattering by `prompt_cv` of the mean, carry a number of tokens that scatters by
+    sqrt((1 + cv^2) / N); so few prompts, and such of very different lengths, ask for a larger difference.
     """
     new, old = _prefill(history.recent), _prefill(history.archive)
-    prompts = sum(r.mixed * r.tokens for r in history.recent)
-    if min(new, old) <= 0.0 or prompts < 1.0:
+    prompts, before = (sum(r.prompts for r in records) for records in (history.recent, history.archive))
+    if min(new, old) <= 0.0 or min(prompts, before) < 1.0:
         return False
-    return abs(math.log(new / old)) > max(CHANGED_LOAD, 3.0 / math.sqrt(prompts))
+    chance = math.sqrt((1.0 + prompt_cv**2) * (1.0 / prompts + 1.0 / before))
+    return abs(math.log(new / old)) > max(CHANGED_LOAD, 3.0 * chance)
 
 
 def _prefill(records: Sequence[Record]) -> float:
@@ -240,6 +245,7 @@ def _faded(r: Record, k: float) -> Record:
         steps=r.steps * k,
         steps2=r.steps2 * k * k,
         windows=r.windows * k,
+        prompts=r.prompts * k,
         tokens=r.tokens * k,
         sum_s=r.sum_s * k,
         square_s=r.square_s * k,
@@ -286,6 +292,7 @@ def _merged(a: Record, b: Record) -> Record:
         chunk=chunk(a.chunk, b.chunk),
         chunk2=chunk(a.chunk2, b.chunk2),
         room=max(a.room, b.room),
+        prompts=a.prompts + b.prompts,
         tokens=total,
         sum_s=a.sum_s + b.sum_s,
         square_s=a.square_s + b.square_s,

@@ -25,9 +25,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from llamaserver.control.history import History, Record
+from llamaserver.control.history import History, Record, independent_steps
 from llamaserver.control.model import StepModel
-from llamaserver.control.objective import Predictor
+from llamaserver.control.objective import Figure, Predictor
 
 RAISE_ROOM, REST_ROOM, CUT_ROOM = 0.80, 0.88, 0.96
 """Share of the chunk that steady prefill may fill: for a higher cap, at the cap a cut goes to, and beyond
@@ -148,6 +148,18 @@ def tail_of(p: Predictor, history: History) -> float | None:
         beyond = sum(tokens * r.beyond(x * s) for tokens, r, s in weighed) / total
         low, high = (x, high) if beyond > allowed else (low, x)
     return high
+
+
+def figure_of_plan(p: Predictor, records: Sequence[Record], tail: float) -> Figure:
+    """The figure of latencies over what a full step of each record may take by the plan, which the batch, the
+    contexts and the budget of the moment are part of.
+    """
+    assert p.quantile is not None
+    steps, worth = sum(r.steps for r in records), max(1.0, independent_steps(records))
+    share = sum(r.steps * r.beyond(tail * full_step_s(p.model, r, p.quantile)) for r in records) / steps
+    spread = max(share * (1.0 - share), 1.0 / worth)
+    allowed = 1.0 - p.quantile
+    return Figure(share / allowed, math.sqrt(p.dispersion * spread / worth) / allowed)
 
 
 def learned_tail(before: float | None, p: Predictor, history: History) -> float:

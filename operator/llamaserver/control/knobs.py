@@ -112,20 +112,25 @@ def _gains(v: View, p: Predictor) -> bool:
 
 
 def _move_together(v: View) -> Move:
-    """Cap and budget by `control/joint.py`; bounds and memory come first, as always."""
+    """Cap and budget by `control/joint.py`; bounds and memory come first, as always.
+
+    The budget answers to the contexts of the moment, the cap to those that are usual: who runs just now is
+    chance, and changes sooner than a cap should.
+    """
     assert v.model is not None
     assert v.predictor is not None
     assert v.budgets is not None
     shifted = v.budget is None or has_shifted(v)
     tail = joint.FIRST_TAIL if v.budget is None else joint.learned_tail(v.tail, v.predictor, v.history)
     plan = replace(_plan(v, v.predictor, tail), context=_grown(v))
-    wanted = _fitting(v, plan, joint.RAISE_ROOM)
+    usual = replace(plan, context=v.usual_context)
+    wanted = _fitting(v, usual, joint.RAISE_ROOM)
     higher = worth_a_raise(v, wanted, JOINT_RAISE_BAND)
     trail: list[Verdict] = []
     verdict, cap = within_bounds(v)
     for rule in (
         within_memory,
-        lambda view: _starved(view, plan),
+        lambda view: _starved(view, plan, usual),
         lambda view: raised(view, higher),
     ):
         if verdict.fired:
@@ -157,7 +162,7 @@ def _fitting(v: View, plan: joint.Plan, room: float) -> int:
     return plan.sequences(v.low, most, room)
 
 
-def _starved(v: View, plan: joint.Plan) -> tuple[Verdict, int]:
+def _starved(v: View, plan: joint.Plan, usual: joint.Plan) -> tuple[Verdict, int]:
     """Beside the cap's decodes the target leaves less time for prefill than steady work needs."""
     evidence: dict[str, float | int | str] = {
         "cap": v.cap,
@@ -167,12 +172,13 @@ def _starved(v: View, plan: joint.Plan) -> tuple[Verdict, int]:
     }
     if v.history.recent and v.history.recent[-1].at <= v.changed_at:
         return said("Shares", False, "nothing was measured since the last change", evidence), v.cap
-    shared = (1.0 + SHARES_BAND) * _fitting(v, plan, joint.CUT_ROOM)
+    shared = (1.0 + SHARES_BAND) * _fitting(v, usual, joint.CUT_ROOM)
     if v.cap <= max(v.low, min(shared, (1.0 + FLOOR_BAND) * plan.beside(plan.least_chunk))):
         return said(
             "Shares", False, "prefill fits beside the cap's decodes under the target", evidence
         ), v.cap
-    wanted = max(_fitting(v, plan, joint.REST_ROOM), _undisturbed(v, evidence))
+    rest = min(_fitting(v, usual, joint.REST_ROOM), math.floor(plan.beside(plan.least_chunk)))
+    wanted = max(rest, _undisturbed(v, evidence))
     if wanted >= v.cap:
         return said("Shares", False, "disturbed: fewer sequences would not help", evidence), v.cap
     if v.draining and wanted >= 0.8 * v.cap:

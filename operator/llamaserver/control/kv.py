@@ -39,8 +39,10 @@ stop ratio that an earlier operator learned.
 DOUBT_FADES_REQUESTS = 8.0
 DOUBLED = 2.0
 FITTED_MIN, FITTED_MAX = 0.5, 1.5
-ALIKE = 0.15
-"""Relative difference from what is usual that chance alone may make."""
+ALIKE, ALIKE_SIGMAS = 0.15, 2.5
+"""Relative difference from what is usual that is none, and how many standard deviations of the mean of those
+that run and wait chance alone may make.
+"""
 FOOTPRINT_MEMORY_S = 20.0
 CUT = 0.95
 TOLERATED, TOLERATED_COUNT = 0.05, 1.5
@@ -61,6 +63,9 @@ class KvState:
 
     prompt: float | None = None
     output: float | None = None
+    prompt_variance: float = 0.0
+    output_variance: float = 0.0
+    """Of the lengths of finished requests, tokens squared; 0 until some have finished."""
     footprint: float | None = None
     """Physical tokens per running sequence."""
     sharing: float = 1.0
@@ -128,6 +133,11 @@ def expected_footprint(state: KvState, sample: Sample) -> float | None:
     return settled * state.footprint + (1.0 - settled) * max(state.footprint, past)
 
 
+def prompt_cv(state: KvState) -> float:
+    """Standard deviation of the lengths of finished requests' prompts, over their mean; 0 while unknown."""
+    return math.sqrt(state.prompt_variance) / state.prompt if state.prompt else 0.0
+
+
 def _forecast_of_finished(state: KvState) -> float | None:
     if state.prompt is None or state.output is None:
         return None
@@ -191,20 +201,27 @@ def _sum(parts: list[Lengths]) -> Lengths:
 def changed(state: KvState, sample: Sample) -> bool:
     """Whether what runs and waits is of another length than it was for the last generations."""
     asked = _asked(state, sample)
-    return asked is not None and state.usual is not None and _unlike(asked, state.usual)
+    return asked is not None and _unlike(state, sample, asked)
 
 
 def _steadied(state: KvState, sample: Sample) -> float | None:
     """The forecast of the present, without the chance of who runs and waits just now: as long as requests are
     of the usual length, of that length."""
     present, asked = _forecast_of_present(state, sample), _asked(state, sample)
-    if present is None or not asked or state.usual is None or _unlike(asked, state.usual):
+    if present is None or not asked or state.usual is None or _unlike(state, sample, asked):
         return present
     return present * state.usual / asked
 
 
-def _unlike(asked: float, usual: float) -> bool:
-    return abs(asked - usual) > ALIKE * usual
+def _unlike(state: KvState, sample: Sample, asked: float) -> bool:
+    """Whether the mean of those that run and wait is further off what is usual than chance would make it."""
+    loads = _loads(sample)
+    if state.usual is None or loads is None:
+        return False
+    requests = max(1, _bounded(loads).requests + _unbounded(loads).requests)
+    variance = state.prompt_variance + FORECAST_OUTPUT**2 * state.output_variance
+    chance = ALIKE_SIGMAS * math.sqrt(variance / requests)
+    return abs(asked - state.usual) > max(ALIKE * state.usual, chance)
 
 
 def _asked(state: KvState, sample: Sample) -> float | None:
@@ -250,10 +267,15 @@ def _lengths(state: KvState, w: Window) -> KvState:
         return state
     weight = 1.0 - math.exp(-w.finished / REQUESTS_REMEMBERED)
     output = state.output if state.output is not None else w.finished_generation_tokens / w.finished
+    prompt_off = w.finished_prompt_tokens / w.finished - state.prompt
+    output_off = w.finished_generation_tokens / w.finished - output
+    # The mean of n scatters by the n-th part of the variance of one.
     return replace(
         state,
-        prompt=state.prompt + weight * (w.finished_prompt_tokens / w.finished - state.prompt),
-        output=output + weight * (w.finished_generation_tokens / w.finished - output),
+        prompt=state.prompt + weight * prompt_off,
+        output=output + weight * output_off,
+        prompt_variance=state.prompt_variance + weight * (w.finished * prompt_off**2 - state.prompt_variance),
+        output_variance=state.output_variance + weight * (w.finished * output_off**2 - state.output_variance),
     )
 
 
@@ -317,7 +339,7 @@ def _fitted(state: KvState, w: Window) -> KvState:
     usual = asked if state.usual is None else state.usual + weight * (asked - state.usual)
     state = replace(state, usual=usual)
     present = _steadied(state, w.last)
-    if not present or state.generations < 1.0 or _unlike(asked, usual):
+    if not present or state.generations < 1.0 or _unlike(state, w.last, asked):
         return state
     ratio = min(FITTED_MAX, max(FITTED_MIN, footprint / present))
     return replace(state, fitted=state.fitted + weight * (ratio - state.fitted))

@@ -152,8 +152,8 @@ def _born(ctx: Context, before: PodState | None, sample: Sample) -> PodState:
             kv=replace(before.kv, generations=0.0, footprint=None, preempted=0.0, held=0.0),
         )
     seed = ctx.seed
-    known = kv.KvState() if seed is None else seed.kv()
-    return PodState(sample.incarnation, kv=known, context=0.0 if seed is None else seed.context)
+    known, context = (kv.KvState(), 0.0) if seed is None else (seed.kv(), seed.context)
+    return PodState(sample.incarnation, kv=known, context=context, usual_context=context)
 
 
 def _within(ctx: Context, sample: Sample, pod: PodState) -> Setpoint | None:
@@ -196,7 +196,24 @@ def _learn(ctx: Context, pod: PodState, w: Window, record: Record | None, applie
     before = _predictor(ctx, pod)
     dispersion = pod.dispersion if before is None else before.dispersed(record)
     history = remember(pod.history, record)
-    return replace(pod, kv=state, context=context, dispersion=dispersion, history=history)
+    return replace(
+        pod,
+        kv=state,
+        context=context,
+        usual_context=_usual_context(pod.usual_context, record, w),
+        dispersion=dispersion,
+        history=history,
+    )
+
+
+def _usual_context(before: float, record: Record, w: Window) -> float:
+    """Resident tokens per sequence, followed as fast as those that run are replaced: few sequences of very
+    different lengths scatter much, and each generation anew.
+    """
+    if before <= 0.0:
+        return record.context
+    replaced = w.dt / CONTEXT_MEMORY_S if w.finished is None else w.finished / max(1, w.running)
+    return before + (1.0 - math.exp(-replaced)) * (record.context - before)
 
 
 def _predictor(ctx: Context, pod: PodState) -> Predictor | None:
@@ -232,8 +249,10 @@ def _view(ctx: Context, pod: PodState, w: Window, predictor: Predictor | None) -
         model=ctx.model,
         history=pod.history,
         context=pod.context,
+        usual_context=pod.usual_context,
         prefill=prefill,
         mixed=mixed,
+        prompt_cv=kv.prompt_cv(pod.kv),
         kv=kv.ceiling(pod.kv, sample),
         preempted=seen is not None and ctx.now - seen < NO_RAISE_AFTER_PREEMPTION_S,
         low=low,
@@ -275,7 +294,7 @@ def _moved(pod: PodState, view: View, result: Move, ctx: Context, other_lengths:
         return pod
     if result.cap > before:
         return replace(pod, cap=result.cap, changed_at=now, raised_at=now, before_kv=None)
-    patience = pod.patience_s
+    patience, taken_back = pod.patience_s, pod.raised_at > pod.cut_at
     memory = any(v.rule == "KVCeiling" and v.fired for v in result.trail)
     pod = replace(pod, before_kv=max(before, pod.before_kv or 0) if memory else None)
     if memory and other_lengths:
@@ -287,12 +306,12 @@ def _moved(pod: PodState, view: View, result: Move, ctx: Context, other_lengths:
             pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=max(patience, DISTURBED_PATIENCE_S)
         )
     if memory and not view.preempted:
-        again = 2.0 * patience if now - pod.raised_at < REVERSAL_S else patience
+        again = 2.0 * patience if taken_back and now - pod.raised_at < REVERSAL_S else patience
         patience = min(LAST_PATIENCE_S, max(again, FORECAST_PATIENCE_S))
         return replace(pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=patience)
     if any(v.rule == "Shares" and v.fired for v in result.trail):
-        patience = min(LAST_PATIENCE_S, max(SHARES_PATIENCE_S, 2.0 * patience))
-    if now - pod.raised_at < REVERSAL_S:
+        patience = min(LAST_PATIENCE_S, max(SHARES_PATIENCE_S, 2.0 * patience if taken_back else patience))
+    if taken_back and now - pod.raised_at < REVERSAL_S:
         patience = min(LAST_PATIENCE_S, max(FIRST_PATIENCE_S, 4.0 * patience))
     pod = replace(pod, cap=result.cap, changed_at=now, cut_at=now, patience_s=patience)
     if breach is None:

@@ -127,6 +127,8 @@ class PodState:
     kv: KvState = field(default_factory=KvState)
     context: float = 0.0
     """Resident tokens per decoding sequence, quick to believe a rise."""
+    usual_context: float = 0.0
+    """The same over the time that it takes to replace those that run."""
     dispersion: float = 1.0
     """How much burstier the tail is than independent steps would be."""
     budget: int | None = None
