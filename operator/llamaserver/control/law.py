@@ -12,7 +12,7 @@ from llamaserver.control import facts as about
 from llamaserver.control.context import Context, budget_use
 from llamaserver.control.diagnosis import diagnose
 from llamaserver.control.facts import Facts
-from llamaserver.control.model import StepModel, block_of, update
+from llamaserver.control.model import StepModel, agreeing, block_of, update
 from llamaserver.control.objective import QUANTILES
 from llamaserver.control.pods import PodFacts, load_of, with_window, without_window
 from llamaserver.control.relief import relief
@@ -38,7 +38,7 @@ def decide(
     dt = max(0.0, now - state.ticked_at)
     good = usable(windows)
     blocks = [block for w in good if (block := block_of(w)) is not None]
-    model = update(state.model, blocks, dt)
+    model = update(state.model, agreeing(state.model, blocks), dt)
     pods, setpoints, seen, trail = _pods(objective, limits, state, model, windows, now)
     moments = _moments(state, windows, now)
     waiting = sum(w.waiting_for_room for w in good)

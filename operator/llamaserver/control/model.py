@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from llamaserver.control.linalg import Matrix, Vector, combine, diagonal, dot, inverse, quadratic, times
 from llamaserver.observe.types import StepMoments, Window
@@ -35,6 +36,8 @@ CHANGED_TICKS = 3
 """So many ticks in a row beyond HUBER, and the machine is not the one that was learned: only the estimate
 stays, as the guess to start from, and no confidence in it.
 """
+AT_ODDS = 0.25
+"""How far, as a logarithm, a pod's steps may be off those of the others and still teach the model."""
 FIRST_NOISE = 0.03
 """Relative scatter of windows about the model until it has been measured."""
 NOISE_RANGE = (0.01, 0.2)
@@ -193,6 +196,30 @@ def _averaged(window: Window) -> Block | None:
     )
 
 
+def agreeing(model: StepModel | None, blocks: Sequence[Block]) -> list[Block]:
+    """The blocks of one tick, one of each pod, without those at odds with the others.
+
+    A pod whose steps take another time than its sums of work explain (another machine, a disturbance, false
+    sums) says nothing of the others' steps. How far each is off the model is compared with the middle of all,
+    so a wrong model throws nobody out; nor does what the model cannot know yet. Two pods are no majority.
+    """
+    if model is None or len(blocks) < 3:
+        return list(blocks)
+    known = [(b, fitted) for b in blocks if (fitted := dot(model.scaled, b.x) / b.n) > 0.0]
+    off = [math.log(max(1e-9, b.mean_s) / fitted) for b, fitted in known]
+    middle = median(off)
+    return [
+        b
+        for (b, fitted), o in zip(known, off, strict=True)
+        if abs(o - middle) <= max(AT_ODDS, HUBER * _unsure(model, b) / fitted)
+    ]
+
+
+def _unsure(model: StepModel, block: Block) -> float:
+    """Standard deviation of the mean step time that the model gives for this block's work, seconds."""
+    return math.sqrt(max(0.0, quadratic(model.cov, tuple(s / block.n for s in block.x))))
+
+
 def _floor(prior_a_s: float) -> Vector:
     """Variances of the scaled unknowns when nothing is known but the order of a step's duration."""
     slope = _SLOPE_SHARE * prior_a_s
@@ -238,7 +265,7 @@ def update(model: StepModel | None, blocks: Sequence[Block], dt: float) -> StepM
     if not blocks:
         return model
     if model is None:
-        model = prior(blocks[0])
+        model = prior(sorted(blocks, key=lambda block: block.mean_s)[len(blocks) // 2])
     known = inverse(model.cov)
     if known is None:
         return model
