@@ -54,6 +54,9 @@ class PlantPort(SchedulerPort):
         """How many sequences run."""
         return len(self._plant.running)
 
+    def look_again(self) -> None:
+        """There is nothing to see that was not known at the start."""
+
     def owed(self) -> int:
         """No prompt stands before a decode: the one that is being prefilled is always the last."""
         return 0
