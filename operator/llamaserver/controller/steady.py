@@ -86,7 +86,7 @@ def holds(written: Status, now: Status, bands: Mapping[str, float]) -> bool:
     """
     return (
         roughly_holds(written, now, bands, times=1.0)
-        and _model_holds(written.model, now.model)
+        and _model_holds(written.model, now.model, _running(now))
         and _diagnosis_holds(written.diagnosis, now.diagnosis)
         and _same_words(_reasons(written), _reasons(now))
     )
@@ -141,17 +141,38 @@ def _observed_holds(
     )
 
 
-_SLOW = frozenset(("a_s", "kappa", "cap", "target_s", "quantile", "cold_start_s"))
+_SLOW = frozenset(("kappa", "cap", "target_s", "quantile", "cold_start_s"))
 """Of what was learned: what is measured over minutes, or is known for certain."""
+_STEP = frozenset(("a_s", "b_s", "c_s", "d_s", "g_s"))
+"""The coefficients of a step's time. Where the load is always the same some grow at the cost of others, and
+the steps stay as long: so they are judged by those.
+"""
 
 
-def _model_holds(written: Mapping[str, str] | None, now: Mapping[str, str] | None) -> bool:
+def _model_holds(written: Mapping[str, str] | None, now: Mapping[str, str] | None, running: float) -> bool:
     if written is None or now is None or written == now:
         return written == now
-    return written.keys() == now.keys() and all(
-        near(float(written[name]), float(now[name]), share=MODEL_SHARE if name in _SLOW else LOAD_SHARE)
-        for name in written
+    if written.keys() != now.keys():
+        return False
+    before, after = ({name: float(value) for name, value in told.items()} for told in (written, now))
+    return all(
+        near(before[name], after[name], share=MODEL_SHARE if name in _SLOW else LOAD_SHARE)
+        for name in before.keys() - _STEP
+    ) and all(
+        near(was, is_, share=MODEL_SHARE)
+        for was, is_ in zip(_steps(before, after, running), _steps(after, after, running), strict=True)
     )
+
+
+def _steps(model: Mapping[str, float], load: Mapping[str, float], running: float) -> tuple[float, float]:
+    """Seconds that a step of so many decodes takes by the model, and one with a prompt of the load beside."""
+    a, b, c, d, g = (model.get(f"{name}_s", 0.0) for name in "abcdg")
+    decodes = a + (b + g * load.get("context", 0.0)) * max(1.0, running)
+    return decodes, decodes + c + d * load.get("prompt", 0.0)
+
+
+def _running(status: Status) -> float:
+    return float((status.observed and status.observed.running) or 0)
 
 
 def _diagnosis_holds(written: DiagnosisStatus | None, now: DiagnosisStatus | None) -> bool:
