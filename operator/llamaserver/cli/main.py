@@ -28,6 +28,8 @@ from llamaserver.telemetry import configure
 MOST_TICK_S = 5.0
 """A control law that looks more seldom learns a change too late."""
 _DEFAULTS = Options()
+_ENVIRONMENT = {"auto_envvar_prefix": "LLAMASERVER"}
+"""Options that the chart sets too: LLAMASERVER_WORKERS is --workers, whatever the command."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LLAMASERVER"})
@@ -52,7 +54,6 @@ def _namespaces(_: click.Context, __: click.Parameter, value: str) -> tuple[str,
 _TUNER_OPTIONS = (
     click.option(
         "--tuner-image",
-        envvar="LLAMASERVER_TUNER_IMAGE",
         default=_DEFAULTS.tuner_image,
         show_default=True,
         help="Image of the tuner, vLLM's plugin that lets a running engine be changed. A change rolls all "
@@ -60,7 +61,6 @@ _TUNER_OPTIONS = (
     ),
     click.option(
         "--tuner-delivery",
-        envvar="LLAMASERVER_TUNER_DELIVERY",
         type=click.Choice([delivery.value for delivery in TunerDelivery]),
         default=_DEFAULTS.tuner_delivery.value,
         show_default=True,
@@ -69,7 +69,6 @@ _TUNER_OPTIONS = (
     ),
     click.option(
         "--tuner-pull-policy",
-        envvar="LLAMASERVER_TUNER_PULL_POLICY",
         type=click.Choice(["Always", "IfNotPresent", "Never"]),
         default=_DEFAULTS.tuner_pull_policy,
         show_default=True,
@@ -77,7 +76,6 @@ _TUNER_OPTIONS = (
     ),
     click.option(
         "--pre-stop-seconds",
-        envvar="LLAMASERVER_PRE_STOP_SECONDS",
         type=click.IntRange(0, 600),
         default=_DEFAULTS.pre_stop_seconds,
         show_default=True,
@@ -91,30 +89,26 @@ def _tuner_options(command: Any) -> Any:
     return with_options(command, _TUNER_OPTIONS)
 
 
-@main.command()
+@main.command(context_settings=_ENVIRONMENT)
 @click.option(
     "--namespace",
-    envvar="LLAMASERVER_NAMESPACE",
     default=own_namespace,
     show_default="the pod's own, else default",
     help="Namespace of the operator itself: of its leader lease and its signing key.",
 )
 @click.option(
     "--watch-namespaces",
-    envvar="LLAMASERVER_WATCH_NAMESPACES",
     default="",
     callback=_namespaces,
     help="Comma-separated namespaces whose LlamaServers are served. Default: all.",
 )
 @click.option(
     "--kubeconfig",
-    envvar="LLAMASERVER_KUBECONFIG",
     type=click.Path(exists=True, dir_okay=False),
     help="How to reach the cluster from outside. Default: the pod's service account, else KUBECONFIG.",
 )
 @click.option(
     "--identity",
-    envvar="LLAMASERVER_IDENTITY",
     default=socket.gethostname,
     show_default="host name",
     help="Name of this replica in the leader lease and in Events; must differ between replicas.",
@@ -122,7 +116,6 @@ def _tuner_options(command: Any) -> Any:
 @_tuner_options
 @click.option(
     "--tick-seconds",
-    envvar="LLAMASERVER_TICK_SECONDS",
     type=Seconds(most=MOST_TICK_S),
     default=_DEFAULTS.tick_seconds,
     show_default=True,
@@ -130,7 +123,6 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--lease-seconds",
-    envvar="LLAMASERVER_LEASE_SECONDS",
     type=click.FloatRange(5, 3600),
     default=_DEFAULTS.lease_seconds,
     show_default=True,
@@ -139,7 +131,6 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--resync-seconds",
-    envvar="LLAMASERVER_RESYNC_SECONDS",
     type=Seconds(),
     default=_DEFAULTS.resync_seconds,
     show_default=True,
@@ -147,7 +138,6 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--workers",
-    envvar="LLAMASERVER_WORKERS",
     type=click.IntRange(1, 64),
     default=_DEFAULTS.workers,
     show_default=True,
@@ -155,7 +145,6 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--kube-api-qps",
-    envvar="LLAMASERVER_KUBE_API_QPS",
     type=click.FloatRange(1, 10_000),
     default=_DEFAULTS.kube_api_qps,
     show_default=True,
@@ -163,7 +152,6 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--kube-api-burst",
-    envvar="LLAMASERVER_KUBE_API_BURST",
     type=click.IntRange(1, 100_000),
     default=_DEFAULTS.kube_api_burst,
     show_default=True,
@@ -171,7 +159,6 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--allow-pod-template",
-    envvar="LLAMASERVER_ALLOW_POD_TEMPLATE",
     type=click.BOOL,
     default=_DEFAULTS.allow_pod_template,
     show_default=True,
@@ -181,28 +168,24 @@ def _tuner_options(command: Any) -> Any:
 @prometheus_options
 @click.option(
     "--signing-secret",
-    envvar="LLAMASERVER_SIGNING_SECRET",
     default=_DEFAULTS.signing_secret,
     show_default=True,
     help="Secret in the operator's namespace with the key that signs changes; made where there is none.",
 )
 @click.option(
     "--leader-lease",
-    envvar="LLAMASERVER_LEADER_LEASE",
     default=_DEFAULTS.lease_name,
     show_default=True,
     help="Lease in the operator's namespace that decides which replica leads.",
 )
 @click.option(
     "--http-host",
-    envvar="LLAMASERVER_HTTP_HOST",
     default=_DEFAULTS.http_host,
     show_default="every address, IPv4 and IPv6",
     help="Address to serve /metrics, /healthz and /readyz on.",
 )
 @click.option(
     "--http-port",
-    envvar="LLAMASERVER_HTTP_PORT",
     type=click.IntRange(0, 65535),
     default=_DEFAULTS.http_port,
     show_default=True,
@@ -210,14 +193,12 @@ def _tuner_options(command: Any) -> Any:
 )
 @click.option(
     "--log-level",
-    envvar="LLAMASERVER_LOG_LEVEL",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
 )
 @click.option(
     "--log-format",
-    envvar="LLAMASERVER_LOG_FORMAT",
     type=click.Choice(["json", "text"]),
     default="json",
     show_default=True,
@@ -254,7 +235,7 @@ def _settle_garbage_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-@main.command()
+@main.command(context_settings=_ENVIRONMENT)
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option(
     "--namespace", default="default", show_default=True, help="Namespace where the file names none."

@@ -14,20 +14,17 @@ from llamaserver.cli.params import with_options
 _OPTIONS = (
     click.option(
         "--prometheus-url",
-        envvar="LLAMASERVER_PROMETHEUS_URL",
         type=Url("give a bearer token with --prometheus-token-file"),
         help="Address of a Prometheus (or Thanos, Mimir) that scrapes engines: for LlamaServers with "
         "spec.metrics.source: Prometheus.",
     ),
     click.option(
         "--prometheus-token-file",
-        envvar="LLAMASERVER_PROMETHEUS_TOKEN_FILE",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="File with a bearer token for it, read anew for each request.",
     ),
     click.option(
         "--prometheus-ca-file",
-        envvar="LLAMASERVER_PROMETHEUS_CA_FILE",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Certificate of the authority that signed Prometheus's.",
     ),
