@@ -161,6 +161,19 @@ def test_longer_prompts_are_another_load_and_noise_is_not() -> None:
     assert changed_load(changed, 0.6)
 
 
+@pytest.mark.parametrize(
+    ("archived", "recent", "other"), [(6200.0, 300.0, True), (300.0, 6200.0, True), (300.0, 600.0, False)]
+)
+def test_far_other_contexts_are_another_load_though_few_prompts_tell(
+    at_twelve: tuple[History, StepModel], archived: float, recent: float, other: bool
+) -> None:
+    """Seven prompts came since; by prefill per token alone they may be chance."""
+    record = replace(at_twelve[0].recent[-1], prompts=3.5)
+    old = tuple(replace(record, context=archived, prompts=20.0) for _ in range(2))
+    history = History((replace(record, context=recent),) * 2, old)
+    assert changed_load(history, 0.6) == other
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_few_long_prompts_among_short_ones_are_no_other_load(seed: int) -> None:
     """Some twenty sequences at a time, whose prompts differ as those of documents do."""

@@ -22,6 +22,10 @@ SAME_BATCH = 0.05
 MAX_ARCHIVED = 6
 CHANGED_LOAD = 0.4
 """Change of prefill per decoded token, as a logarithm, that makes it another load: half as much again."""
+CHANGED_CONTEXT = 1.0
+"""The same of resident tokens per sequence: nearly three times as many. They also grow with every token that is
+decoded, which is no other load.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,23 +223,31 @@ def forget_archive(history: History) -> History:
 
 def changed_load(history: History, prompt_cv: float) -> bool:
     """Whether requests of the newest seconds are of another kind than before: much more or less prefill per
-    token.
+    token, or far longer or shorter contexts.
 
     Told from counts alone, so no noise of the machine can pretend it. N prompts that come by chance, their
     lengths scattering by `prompt_cv` of the mean, carry a number of tokens that scatters by
     sqrt((1 + cv^2) / N); so few prompts, and such of very different lengths, ask for a larger difference.
     """
-    new, old = _prefill(history.recent), _prefill(history.archive)
     prompts, before = (sum(r.prompts for r in records) for records in (history.recent, history.archive))
-    if min(new, old) <= 0.0 or min(prompts, before) < 1.0:
+    if min(prompts, before) < 1.0:
         return False
-    chance = math.sqrt((1.0 + prompt_cv**2) * (1.0 / prompts + 1.0 / before))
-    return abs(math.log(new / old)) > max(CHANGED_LOAD, 3.0 * chance)
+    chance = 3.0 * math.sqrt((1.0 + prompt_cv**2) * (1.0 / prompts + 1.0 / before))
+    recent, archive = _mean_of(history.recent), _mean_of(history.archive)
+    return any(
+        min(new, old) > 0.0 and abs(math.log(new / old)) > max(least, chance)
+        for new, old, least in zip(recent, archive, (CHANGED_LOAD, CHANGED_CONTEXT), strict=True)
+    )
 
 
-def _prefill(records: Sequence[Record]) -> float:
+def _mean_of(records: Sequence[Record]) -> tuple[float, float]:
+    """Prefill per decoded token, and resident tokens per sequence; zero where nothing was decoded."""
     tokens = sum(r.tokens for r in records)
-    return sum(r.prefill * r.tokens for r in records) / tokens if tokens > 0.0 else 0.0
+    if tokens <= 0.0:
+        return 0.0, 0.0
+    return sum(r.prefill * r.tokens for r in records) / tokens, sum(
+        r.context * r.tokens for r in records
+    ) / tokens
 
 
 def _faded(r: Record, k: float) -> Record:
