@@ -26,9 +26,11 @@ class Sim:
     server: Server
     session: aiohttp.ClientSession
 
+    scheme: str = "http"
+
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.port}"
+        return f"{self.scheme}://127.0.0.1:{self.server.port}"
 
     async def get(self, path: str) -> str:
         async with self.session.get(self.url + path) as response:
@@ -77,6 +79,6 @@ async def simulated(
     options = parse(given, environment)
     async with (
         Server(options, TunerRoutes(environment, "boot"), developer=developer) as server,
-        aiohttp.ClientSession() as session,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
     ):
-        yield Sim(server, session)
+        yield Sim(server, session, "https" if options.certificate else "http")

@@ -48,6 +48,13 @@ def test_lengths_and_names_are_written_as_for_vllm() -> None:
     assert parse(["--model", "m", "--max-model-len", "auto"], {}).served == ("m",)
 
 
+def test_the_certificate_is_named_as_for_vllm() -> None:
+    options = parse(["m", "--ssl-certfile=/c", "--ssl_keyfile", "/k", "--enable-ssl-refresh"], {})
+    assert (options.certificate, options.key) == ("/c", "/k")
+    assert options.ignored == ("--enable-ssl-refresh",)
+    assert parse(["m"], {}).certificate is None
+
+
 def test_the_cache_is_sized_as_for_vllm() -> None:
     options = parse(
         ["m", "--num-gpu-blocks-override", "320", "--block-size", "32", "--max-model-len=1024"], {}
@@ -71,6 +78,7 @@ def test_a_speed_makes_every_step_shorter() -> None:
         (["--max-num-batched-tokens", "100"], "--max-num-batched-tokens"),
         (["--speed", "0"], "--speed"),
         (["--port", "70000"], "--port"),
+        (["--ssl-keyfile", "tls.key"], "--ssl-certfile"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

@@ -33,6 +33,10 @@ class Options:
     host: str
     port: int
     api_keys: tuple[str, ...]
+    certificate: str | None
+    """File of the chain that is shown, which makes it HTTPS."""
+    key: str | None
+    """File of its key; None where the chain's has it."""
     seed: int
     startup_s: float
     drain_s: float | None
@@ -47,6 +51,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
     # vLLM takes an underscore for a hyphen in names of flags.
     given = [re.sub(r"^--[^=]+", lambda found: found[0].replace("_", "-"), word) for word in arguments]
     known, unknown = parser.parse_known_args(given)
+    if known.ssl_keyfile and not known.ssl_certfile:
+        parser.error("--ssl-keyfile is of no use without --ssl-certfile")
     model = known.model_tag or known.model
     try:
         calibrated = parse_profile(known.profile)
@@ -63,6 +69,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         host=known.host,
         port=known.port,
         api_keys=tuple(key for key in keys if key),
+        certificate=known.ssl_certfile,
+        key=known.ssl_keyfile,
         seed=known.seed,
         startup_s=known.startup_seconds,
         drain_s=known.shutdown_timeout,
@@ -107,6 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="0.0.0.0", help="address to listen at")  # noqa: S104 - vLLM's
     parser.add_argument("--port", type=_port, default=8000, help="0 takes a free one")
     parser.add_argument("--api-key", nargs="+", metavar="KEY", help="default: $VLLM_API_KEY")
+    parser.add_argument("--ssl-certfile", metavar="FILE", help="serve HTTPS with this certificate")
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help="its key")
     parser.add_argument("--max-num-seqs", type=_count)
     parser.add_argument("--max-num-batched-tokens", type=_length)
     parser.add_argument("--max-model-len", type=_length_or_auto)

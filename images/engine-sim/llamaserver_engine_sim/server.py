@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import random
+import ssl
 import time
 from collections.abc import Callable
 from http import HTTPStatus
@@ -60,7 +61,9 @@ class Server:
     async def __aenter__(self) -> Self:
         await self._tuner.ready()
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._options.host, self._options.port).start()
+        await web.TCPSite(
+            self._runner, self._options.host, self._options.port, ssl_context=_tls(self._options)
+        ).start()
         self.port = self._runner.addresses[0][1]
         self._loop = asyncio.create_task(self.core.run())
         return self
@@ -175,6 +178,15 @@ class Server:
 
     async def _is_sleeping(self, _: web.Request) -> web.Response:
         return web.json_response({"is_sleeping": self.core.sleep_level > 0})
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    """As vLLM has it: TLS 1.2 and newer, and no certificate is asked of clients."""
+    if options.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(options.certificate, options.key)
+    return context
 
 
 async def _stream(request: web.Request, generation: Generation, reply: Reply) -> web.StreamResponse:
