@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import ssl
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -27,6 +28,7 @@ class FakeEngine:
     """One engine. `fault` names how it misbehaves; empty is well behaved."""
 
     pod_uid: str = "uid-0"
+    tls: ssl.SSLContext | None = None
     host: str = "127.0.0.1"
     port: int = 0
     boot_id: str = "boot-0"
@@ -56,7 +58,7 @@ class FakeEngine:
         app.router.add_get("/llamaserver/v1/download", self._download)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.host, self.port).start()
+        await web.TCPSite(self._runner, self.host, self.port, ssl_context=self.tls).start()
         self.port = self._runner.addresses[0][1]
         return self
 

@@ -94,12 +94,13 @@ def config_map(name: str, namespace: str, files: dict[str, str]) -> Object:
     }
 
 
-def secret(name: str, namespace: str, entries: dict[str, str]) -> Object:
+def secret(name: str, namespace: str, entries: dict[str, str], type: str = "Opaque") -> Object:
     """A Secret of texts."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace},
+        "type": type,
         "stringData": entries,
     }
 

@@ -5,6 +5,8 @@ beside a LlamaServer named `vllm`.
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from cluster import lifecycle
 from cluster.images import reference
 from cluster.node import Node
 from cluster.progress import Progress
-from harness.fleet import Fleet
+from harness.fleet import ENGINE_PORT, HEALTH, SNAPSHOT, Fleet
 from harness.kube import Kube, KubeError, Object
 from harness.manifests import claim_of_folder, namespace, secret
 from harness.server import condition
@@ -185,6 +187,50 @@ def test_a_key_that_a_secret_has_not_is_told_and_used_as_soon_as_it_is_there(
     tenant.run("curl", "-sf", "-m", "10", "-H", "Authorization: Bearer sesame", models, timeout=20)
     with pytest.raises(KubeError):
         tenant.run("curl", "-sf", "-m", "10", models, timeout=20)
+
+
+def certificate(folder: Path, host: str) -> dict[str, str]:
+    """What a Secret of type kubernetes.io/tls holds, for one name."""
+    files = {"tls.crt": folder / "tls.crt", "tls.key": folder / "tls.key"}
+    command = ["openssl", "req", "-x509", "-nodes"]
+    command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    command += ["-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}", "-days", "2"]
+    command += ["-out", str(files["tls.crt"]), "-keyout", str(files["tls.key"])]
+    subprocess.run(command, check=True, capture_output=True)
+    return {key: file.read_text() for key, file in files.items()}
+
+
+def test_an_engine_waits_for_its_certificate_and_is_probed_and_tuned_by_tls(
+    tenant: Kube, make: Make, tmp_path: Path
+) -> None:
+    name, most = "sealed-tls", 8
+    fleet = make("sealed", engine={"tls": {"secretName": name}}, tuning={"numSeqs": {"max": most}})
+    told = said(fleet, "StartupFailed")
+    assert f'secret "{name}" not found' in told
+    assert "spec.engine.tls" in told
+    pod = fleet.engine_pod()["metadata"]["uid"]
+    host = f"{fleet.name}.{TENANT}.svc"
+    tenant.apply(secret(name, TENANT, certificate(tmp_path, host), "kubernetes.io/tls"))
+    fleet.wait_ready(timeout=MENDED_S)
+    assert fleet.engine_pod()["metadata"]["uid"] == pod
+
+    address = fleet.engine_pod()["status"]["podIP"]
+    asked = ("curl", "-sf", "-m", "5")
+
+    def capped() -> bool:
+        said = tenant.run(*asked, "-k", f"https://{address}:{ENGINE_PORT}{SNAPSHOT}", timeout=10)
+        snapshot = json.loads(said)
+        return bool(snapshot["engines"][0]["max_num_active_seqs"] == most)
+
+    until("the cap to be that of the spec", capped, UP_S, seen=fleet.describe)
+    service = tenant.get("service", fleet.name, TENANT)
+    assert service is not None
+    where = service["spec"]["clusterIP"]
+    verified = ("--cacert", str(tmp_path / "tls.crt"), "--connect-to", f"{host}:443:{where}:443")
+    tenant.run(*asked, *verified, f"https://{host}{HEALTH}", timeout=10)
+    for plain in (f"http://{address}:{ENGINE_PORT}{HEALTH}", f"http://{where}:80{HEALTH}"):
+        with pytest.raises(KubeError):
+            tenant.run(*asked, plain, timeout=10)
 
 
 def test_requests_that_no_node_can_meet_are_told_and_ask_for_no_more_pods(make: Make) -> None:

@@ -62,6 +62,15 @@ def test_big_and_secret_parts_are_not_kept() -> None:
     assert len(str(kept)) < 1000
 
 
+def test_of_a_pod_the_ports_of_its_engine_are_kept_and_nothing_else_of_what_it_was_made_of() -> None:
+    cache = Cache(Clock())
+    port = {"name": "https", "containerPort": 8000}
+    engine = {"name": "vllm", "env": [{"name": "A", "value": "x" * 10_000}], "ports": [port]}
+    cache.put(POD, made(POD, "chat-0", spec={"containers": [engine, {"name": "proxy"}], "volumes": ["x"]}))
+    (kept,) = cache.pods(Key("ns", "chat"))
+    assert kept["spec"] == {"containers": [{"name": "vllm", "ports": [port]}]}
+
+
 def test_pods_come_in_order_and_go_with_their_server() -> None:
     cache = Cache(Clock())
     for name in ("chat-1", "chat-0"):

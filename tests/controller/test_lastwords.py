@@ -249,6 +249,16 @@ WORDS: list[tuple[str, Reason, str]] = [
         Reason.DISK_FULL,
         "spec.model.cache",
     ),
+    *(
+        (said, Reason.STARTUP_FAILED, "tls.crt and tls.key of the Secret that spec.engine.tls names")
+        for said in (
+            "ssl.SSLError: [X509: KEY_VALUES_MISMATCH] key values mismatch (_ssl.c:3926)",
+            "ssl.SSLError: [SSL] PEM lib (_ssl.c:3905)",
+            "ssl.SSLError: [SSL: EE_KEY_TOO_SMALL] ee key too small (_ssl.c:3905)",
+            "    ctx.load_cert_chain(certfile, keyfile, get_password)\n"
+            "FileNotFoundError: [Errno 2] No such file or directory",
+        )
+    ),
 ]
 
 

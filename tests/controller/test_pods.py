@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from llamaserver.api.conditions import Reason
+from llamaserver.api.names import child_labels
+from llamaserver.cluster.kinds import POD
 from llamaserver.controller import pods
+from llamaserver.controller.cache import trim
 
 Object = dict[str, Any]
 
@@ -37,6 +40,26 @@ def test_a_ready_pod_is_asked_by_its_incarnation() -> None:
     assert seen.ready
     assert seen.target is not None
     assert (seen.target.host, seen.target.port, seen.target.incarnation) == ("10.0.0.7", 8000, "uid-0/3")
+
+
+@pytest.mark.parametrize(
+    ("ports", "tls"),
+    [
+        ([{"name": "http", "containerPort": 8000}], False),
+        ([{"name": "https", "containerPort": 8000}], True),
+        ([{"name": "http", "containerPort": 8000}, {"name": "https", "containerPort": 9000}], False),
+        ([], False),
+    ],
+)
+def test_the_name_of_its_port_tells_how_a_pod_is_asked(ports: list[Object], tls: bool) -> None:
+    """Of the pod's own, for a rollout to TLS or from it has pods of both kinds."""
+    sidecar = {"name": "proxy", "ports": [{"name": "https", "containerPort": 8000}]}
+    obj = pod(ready=True) | {"spec": {"containers": [{"name": "vllm", "ports": ports}, sidecar]}}
+    labels = {"namespace": "ns", "labels": child_labels("chat")}
+    kept = trim(POD, {**obj, "metadata": obj["metadata"] | labels})
+    for seen in (pods.read(obj), pods.read(kept)):
+        assert seen.target is not None
+        assert seen.target.tls is tls
 
 
 def test_a_pod_whose_engine_has_started_is_asked_before_it_is_ready() -> None:
@@ -133,6 +156,7 @@ def test_several_reasons_why_no_node_fits_have_their_cures() -> None:
         ("couldn't find key HF_TOKEN in Secret models/hf", "add the key to that Secret, and the pod starts"),
         ("couldn't find key k in ConfigMap models/c", "add the key to that ConfigMap"),
         ('secret "hf" not found', "create that Secret, and the pod starts"),
+        ('secret "chat-tls" not found', "spec.engine.tls"),
         ('configmap "c" not found', "create that ConfigMap"),
     ],
 )

@@ -87,11 +87,12 @@ def test_an_empty_template_adds_nothing(empty: Object, built: Make) -> None:
 
 
 FULL = {
+    "spec.engine.tls": {"secretName": "chat-tls"},
     "spec.model": {
         "uri": "pvc://models/llama",
         "lora": {"adapters": [{"name": "a", "uri": "pvc://adapters/a"}]},
         "chatTemplate": {"configMapKeyRef": {"name": "t", "key": "k"}},
-    }
+    },
 }
 
 

@@ -72,6 +72,7 @@ FIELDS = {
         True, {"spec.engine.speculativeConfig": {"method": "ngram", "numSpeculativeTokens": 1}}
     ),
     "spec.engine.apiKeySecretRef": Move(True, {"spec.engine.apiKeySecretRef": {"name": "k"}}),
+    "spec.engine.tls": Move(True, {"spec.engine.tls": {"secretName": "t"}}),
     "spec.engine.extraArgs": Move(True, {"spec.engine.extraArgs": ["-O3"]}),
     "spec.engine.env": Move(True, {"spec.engine.env": [{"name": "A", "value": "1"}]}),
     "spec.engine.plugins": Move(True, {"spec.engine.plugins": ["mine"]}),

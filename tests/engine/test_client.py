@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from certificates import self_signed
 from fakes import FakeEngine
 from llamaserver.control import Setpoint
 from llamaserver.engine import (
@@ -39,8 +42,17 @@ async def engine() -> AsyncIterator[FakeEngine]:
         yield made
 
 
+@pytest.fixture
+async def sealed(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+    """An engine whose certificate is for the Service's name, and that no authority vouches for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*self_signed(tmp_path))
+    async with FakeEngine(public_keys=RING.public(), tls=context) as made:
+        yield made
+
+
 def target(engine: FakeEngine, restarts: int = 0) -> Target:
-    return Target("pod-0", engine.pod_uid, restarts, engine.host, engine.port)
+    return Target("pod-0", engine.pod_uid, restarts, engine.host, engine.port, tls=engine.tls is not None)
 
 
 async def test_the_snapshot_is_the_sample(client: EngineClient, engine: FakeEngine) -> None:
@@ -253,3 +265,39 @@ async def test_an_unwritable_tuner_says_why(client: EngineClient, engine: FakeEn
     sample = await client.scrape(target(engine), 2)
     assert isinstance(sample, Sample)
     assert capability(sample) == Unavailable("NoPublicKeys", "no key is mounted")
+
+
+async def test_an_engine_with_tls_is_read_and_changed_whatever_its_certificate_says(
+    client: EngineClient, sealed: FakeEngine
+) -> None:
+    sample = await client.scrape(target(sealed), 2)
+    assert isinstance(sample, Sample), sample
+    assert capability(sample) == Live(budget=True)
+    answer = await client.put(target(sealed), Setpoint(16), 1, 120)
+    assert isinstance(answer, Applied), answer
+    assert sealed.cap == 16
+    sealed.fault = "404"
+    plain = await client.scrape(target(sealed), 2)
+    assert isinstance(plain, Sample), plain
+    assert plain.source is Source.METRICS
+
+
+async def test_one_asked_the_wrong_way_is_a_failure(
+    client: EngineClient, engine: FakeEngine, sealed: FakeEngine
+) -> None:
+    for asked in (replace(target(engine), tls=True), replace(target(sealed), tls=False)):
+        found = await client.scrape(asked, 2)
+        assert isinstance(found, Failure), found
+        assert found.why is Unusable.UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "url"),
+    [
+        ("10.0.0.7", False, "http://10.0.0.7:8000/metrics"),
+        ("10.0.0.7", True, "https://10.0.0.7:8000/metrics"),
+        ("fd00::7", True, "https://[fd00::7]:8000/metrics"),
+    ],
+)
+def test_a_pod_is_asked_by_its_address(host: str, tls: bool, url: str) -> None:
+    assert Target("pod-0", "uid", 0, host, 8000, tls).url("/metrics") == url

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from certificates import self_signed
 from engine_sim.sim import Sim, simulated
 from llamaserver.control import Setpoint
 from llamaserver.engine import Applied, EngineClient, KeyRing, Live, Refused, Target, Unavailable, capability
@@ -30,7 +31,7 @@ class Pod:
 
     @property
     def target(self) -> Target:
-        return Target("pod-0", UID, 0, "127.0.0.1", self.sim.server.port)
+        return Target("pod-0", UID, 0, "127.0.0.1", self.sim.server.port, tls=self.sim.scheme == "https")
 
     async def scrape(self) -> Sample:
         sample = await self.client.scrape(self.target, 5)
@@ -45,10 +46,15 @@ async def client() -> AsyncIterator[EngineClient]:
 
 
 @pytest.fixture
-async def pod(client: EngineClient, tmp_path: Path) -> AsyncIterator[Pod]:
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Variables of an engine that accepts this operator's changes."""
     for kid, pem in RING.public().items():
         (tmp_path / f"{kid}.pem").write_text(pem)
-    environment = {"LLAMASERVER_POD_UID": UID, "LLAMASERVER_TUNER_KEYS_DIR": str(tmp_path)}
+    return {"LLAMASERVER_POD_UID": UID, "LLAMASERVER_TUNER_KEYS_DIR": str(tmp_path)}
+
+
+@pytest.fixture
+async def pod(client: EngineClient, environment: dict[str, str]) -> AsyncIterator[Pod]:
     async with simulated(environment=environment) as sim:
         yield Pod(sim, client)
 
@@ -129,3 +135,17 @@ async def test_a_change_for_another_pod_is_refused(pod: Pod) -> None:
     answer = await pod.client.put(other, Setpoint(4), 1, 60)
     assert isinstance(answer, Refused)
     assert (answer.status, answer.reason) == (401, "WrongAudience")
+
+
+async def test_by_tls_it_is_served_read_and_changed_alike(
+    client: EngineClient, environment: dict[str, str], tmp_path: Path
+) -> None:
+    files = self_signed(tmp_path)
+    flags = (f"--ssl-certfile={files.certificate}", f"--ssl-keyfile={files.key}")
+    async with simulated(*flags, environment=environment) as sim:
+        pod = Pod(sim, client)
+        assert (await sim.complete())[0] == 200
+        assert (await pod.scrape()).generation_tokens == 5
+        answer = await client.put(pod.target, Setpoint(3, 64), 1, 60)
+        assert isinstance(answer, Applied), answer
+        assert (await pod.scrape()).engines[0].max_num_active_seqs == 3

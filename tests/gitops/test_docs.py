@@ -12,10 +12,12 @@ import yaml
 from llamaserver.api.names import (
     ENGINE_PORT,
     ENGINE_PORT_NAME,
+    ENGINE_TLS_PORT_NAME,
     GROUP,
     KIND,
     NAME_LABEL,
     SERVICE_PORT,
+    SERVICE_TLS_PORT,
     selector_labels,
 )
 
@@ -42,6 +44,15 @@ def test_labels_and_ports_are_named() -> None:
     assert f"`{NAME_LABEL}: NAME`" in text
     assert f"{ENGINE_PORT}, called `{ENGINE_PORT_NAME}`" in text
     assert f"port {SERVICE_PORT}, called `{ENGINE_PORT_NAME}`" in text
+    assert f"port {SERVICE_TLS_PORT}, called `{ENGINE_TLS_PORT_NAME}`" in text
+
+
+def test_a_gateway_asks_engines_with_tls_at_their_port_of_the_service() -> None:
+    (policy,) = (obj for obj in shown("routing.md") if obj["kind"] == "BackendTLSPolicy")
+    (target,) = policy["spec"]["targetRefs"]
+    assert (target["kind"], target["sectionName"]) == ("Service", ENGINE_TLS_PORT_NAME)
+    name, namespace = target["name"], policy["metadata"]["namespace"]
+    assert policy["spec"]["validation"]["hostname"] == f"{name}.{namespace}.svc"
 
 
 def test_only_what_somebody_else_writes_is_to_be_ignored() -> None:

@@ -207,8 +207,8 @@ async def test_a_pod_that_prometheus_never_heard_of_is_told_with_what_to_do(
     assert isinstance(missing, Failure)
     assert missing.message == (
         "Prometheus has no figures of it from the last 53 s "
-        '(vllm:num_requests_running{namespace="ns"}[53s]): let it scrape /metrics of the pod\'s port http, '
-        "and keep the labels namespace and pod"
+        '(vllm:num_requests_running{namespace="ns"}[53s]): let it scrape /metrics of the pod\'s port http '
+        "(https with spec.engine.tls), and keep the labels namespace and pod"
     )
 
 

@@ -146,6 +146,12 @@ BAD = {
         "spec.engine.apiKeySecretRef.key",
         "letters, digits, '-', '_' and '.'",
     ),
+    "a certificate from a Secret that can have no such name": Bad(
+        {"spec.engine.tls": {"secretName": "chat_tls"}},
+        "spec.engine.tls.secretName",
+        "write the name of an object",
+    ),
+    "a certificate from no Secret": Bad({"spec.engine.tls": {}}, "spec.engine.tls.secretName", ""),
     **{
         f"a variable by a {kind} of no name": Bad(
             {"spec.engine.env": [{"name": "A", "valueFrom": {kind: {"name": "a/b", "key": "k"}}}]},

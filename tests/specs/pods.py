@@ -155,6 +155,20 @@ BAD = {
         "spec.podTemplate.spec.containers",
         "choose another",
     ),
+    **{
+        f"a port of {kind} called {name} beside the engine's by TLS": Bad(
+            {
+                "spec.engine.tls": {"secretName": "chat-tls"},
+                f"spec.podTemplate.spec.{kind}": [
+                    {"name": "proxy", "image": "p", "ports": [{"containerPort": 9000, "name": name}]}
+                ],
+            },
+            f"spec.podTemplate.spec.{kind}",
+            "give this one another name",
+        )
+        for kind in OF_KIND
+        for name in ("http", "https")
+    },
     "a sidecar without an image": Bad(
         {"spec.podTemplate.spec.containers": [{"name": "proxy"}]},
         "spec.podTemplate.spec.containers",

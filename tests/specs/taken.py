@@ -158,6 +158,18 @@ GOOD = {
             },
         }
     },
+    "a port of a sidecar's called https beside a plain engine": {
+        "spec.podTemplate.spec.containers": [
+            {"name": "proxy", "image": "p", "ports": [{"containerPort": 8443, "name": "https"}]}
+        ]
+    },
+    "TLS beside ports that are called otherwise": {
+        "spec.engine.tls": {"secretName": "chat-tls"},
+        "spec.podTemplate.spec.containers": [
+            {"name": "vllm", "ports": [{"containerPort": 9000, "name": "https-admin"}]},
+            {"name": "proxy", "image": "p", "ports": [{"containerPort": 9001}]},
+        ],
+    },
     "a rollout beside what serves": {"spec.rollout": {"maxSurge": 1, "maxUnavailable": 0}},
     "restarts a week apart": {"spec.tuning.restart.minInterval": "168h"},
     "the shortest stall": {"spec.recovery.replaceStalledAfter": "120s"},

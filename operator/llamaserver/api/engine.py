@@ -12,6 +12,7 @@ from llamaserver.api.features import SpeculativeConfig, Word
 from llamaserver.api.managed import ENV_RULES, EXTRA_ARGS_RULES
 from llamaserver.api.offloading import KVOffloading
 from llamaserver.api.quantity import Amounts
+from llamaserver.api.tls import TLSSpec
 
 ENV_NAME: Final = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 ENV_NAME_CURE: Final = "write letters, digits, '_', '-' and '.', with no digit in front"
@@ -252,6 +253,11 @@ class EngineSpec(Group):
         description="Secret with the key that clients have to send (VLLM_API_KEY). It guards /v1, not "
         "/metrics and /health; the operator neither reads nor needs it. Default: none, everybody who reaches "
         "the Service is served. A change rolls the pods.",
+    )
+    tls: TLSSpec | None = Field(
+        default=None,
+        description="Serve HTTPS: the whole port, so /metrics and the probes, too. The Service then has port "
+        "443, called https. Default: none, plain HTTP inside the cluster. A change rolls the pods.",
     )
     extra_args: tuple[Argument, ...] | None = Field(
         default=None,

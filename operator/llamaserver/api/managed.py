@@ -38,9 +38,15 @@ MANAGED: Final = (
         ("--host", "--port", "--uds", "--grpc", "--headless"),
         "remove it, for the probes, the Service and the operator reach the engine by HTTP on port 8000",
     ),
+    Managed(("--ssl-keyfile", "--ssl-certfile", "--enable-ssl-refresh"), "set spec.engine.tls"),
     Managed(
-        ("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--ssl-cert-reqs", "--ssl-ciphers"),
-        "remove it, for the engine serves plain HTTP inside the cluster; end TLS in a gateway in front of it",
+        ("--ssl-ciphers",),
+        "remove it, for spec.engine.tls serves TLS 1.2 and newer with the ciphers of the image's own OpenSSL",
+    ),
+    Managed(
+        ("--ssl-ca-certs", "--ssl-cert-reqs"),
+        "remove it, for the probes have no certificate of a client; set spec.engine.tls and "
+        "spec.engine.apiKeySecretRef, or ask clients for theirs in a gateway in front of it",
     ),
     Managed(("--disable-log-stats",), "remove it, or no objective can be held"),
     Managed(("--config",), "write its arguments in spec.engine.extraArgs, where they are checked"),

@@ -24,7 +24,10 @@ ENGINE_CONTAINER: Final = "vllm"
 DOWNLOAD_CONTAINER: Final = "model-download"
 ENGINE_PORT: Final = 8000
 ENGINE_PORT_NAME: Final = "http"
+ENGINE_TLS_PORT_NAME: Final = "https"
+"""Of the same port, where the engine serves TLS: so each pod tells by itself how it is asked."""
 SERVICE_PORT: Final = 80
+SERVICE_TLS_PORT: Final = 443
 
 
 def selector_labels(name: str) -> dict[str, str]:

@@ -48,6 +48,7 @@ from llamaserver.api.podtemplate import (
     owned_refusal,
 )
 from llamaserver.api.spec import LlamaServerSpec
+from llamaserver.api.tls import PORT_NAMES, PORT_NAMES_CURE
 
 LONGEST_SPEC: Final = 128 * 1024
 """The children keep the spec in an annotation, and all annotations of an object may take 256 KiB."""
@@ -63,6 +64,8 @@ def placement_problems(spec: LlamaServerSpec) -> Iterator[Problem]:
         yield Problem("spec", f"{TOO_LARGE} ({size} bytes)")
     if spec.pod_template is not None:
         yield from _template_problems(spec.pod_template, cached=spec.model.cache is not None)
+        if spec.engine.tls is not None:
+            yield from _port_name_problems(spec.pod_template.spec or PodContent())
     for index, toleration in enumerate((spec.scheduling.tolerations if spec.scheduling else None) or ()):
         field = f"spec.scheduling.tolerations[{index}]"
         exists = toleration.operator is TolerationOperator.EXISTS
@@ -151,6 +154,18 @@ def _container_problems(field: str, kind: str, container: Container) -> Iterator
     for index, port in enumerate(container.ports or ()):
         if port.container_port == ENGINE_PORT or port.name == ENGINE_PORT_NAME:
             yield Problem(f"{field}.ports[{index}]", PORT_CURE)
+
+
+def _port_name_problems(content: PodContent) -> Iterator[Problem]:
+    for kind, containers in (
+        ("containers", content.containers),
+        ("initContainers", content.init_containers),
+    ):
+        for index, container in enumerate(containers or ()):
+            for number, port in enumerate(container.ports or ()):
+                if port.name in PORT_NAMES:
+                    field = f"spec.podTemplate.spec.{kind}[{index}].ports[{number}]"
+                    yield Problem(field, f"{PORT_NAMES_CURE} (got {port.name})")
 
 
 def _keys(field: str, labels: Mapping[str, str]) -> Iterator[Problem]:

@@ -23,13 +23,14 @@ OWN_LABELS: Final = tuple(sorted(child_labels("")))
 OWN_PREFIX: Final = f"{GROUP}/"
 DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 OWN_INIT_CONTAINERS: Final = ("tuner", ENGINE_CONTAINER)
-OWN_VOLUMES: Final = ("tuner", "tuner-keys", "model", "chat-template")
+OWN_VOLUMES: Final = ("tuner", "tuner-keys", "model", "chat-template", "engine-tls")
 ADAPTER_PREFIX: Final = "adapter-"
 CACHE_VOLUME: Final = "cache"
 OWN_MOUNTS: Final = (
     "/dev/shm",  # noqa: S108 - the pod's own
     "/etc/llamaserver/chat-template",
     "/etc/llamaserver/keys",
+    "/etc/llamaserver/tls",
     "/mnt/adapters",
     "/mnt/model",
     "/opt/llamaserver/tuner",

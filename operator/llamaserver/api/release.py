@@ -15,6 +15,8 @@ is told of no blocks to use.
 """
 KV_OFFLOADING_IN_SHM_SINCE: Final = (0, 32)
 """The release in which the offloaded cache was seen to lie in /dev/shm; of older ones that is not known."""
+SSL_REFRESH_SINCE: Final = (0, 8)
+"""--enable-ssl-refresh."""
 SHUTDOWN_TIMEOUT_SINCE: Final = (0, 18)
 """--shutdown-timeout; older engines cut streams at SIGTERM."""
 

@@ -47,6 +47,7 @@ from llamaserver.api.quantity import quantity_value
 from llamaserver.api.restart import LONGEST, SHORTEST, TOO_OFTEN, TOO_SELDOM
 from llamaserver.api.source import Scheme, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
+from llamaserver.api.tls import TLS_RULES
 from llamaserver.api.weights import NAME_RULES, name_problems
 
 _SEQS: Final = f"(has(self.engine.maxNumSeqs) ? self.engine.maxNumSeqs : {MAX_NUM_SEQS})"
@@ -150,6 +151,7 @@ SPEC_RULES: Final[dict[str, JsonValue]] = rules(
         ".podTemplate.spec.volumes",
     ),
     *NAME_RULES,
+    *TLS_RULES,
 )
 
 Check = Callable[[LlamaServerSpec], Iterator[Problem]]

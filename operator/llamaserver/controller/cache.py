@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from llamaserver.api.names import FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
+from llamaserver.api.names import ENGINE_CONTAINER, FIELD_MANAGER, MANAGED_BY_LABEL, NAME_LABEL
 from llamaserver.api.podtemplate import DELETION_COST
 from llamaserver.cluster.kinds import (
     CHILDREN,
@@ -193,13 +193,23 @@ def trim(kind: Kind, obj: Object) -> Object:
             "status": obj.get("status") or {},
         }
     if kind is POD:
-        return {**kept, "status": _pod_status(obj.get("status") or {})}
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        return {**kept, "spec": {"containers": _engines_ports(spec)}, "status": _pod_status(status)}
     return kept
 
 
 def _wrote(manager: str, obj: Object) -> bool:
     """Whether fields of an object are held by this field manager."""
     return any(entry.get("manager") == manager for entry in obj["metadata"].get("managedFields") or ())
+
+
+def _engines_ports(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """The engine's container with its ports, which tell how it is asked, and nothing else."""
+    return [
+        {"name": ENGINE_CONTAINER, "ports": container.get("ports") or []}
+        for container in spec.get("containers") or ()
+        if container.get("name") == ENGINE_CONTAINER
+    ]
 
 
 def _pod_status(status: dict[str, Any]) -> dict[str, Any]:

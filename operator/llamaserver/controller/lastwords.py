@@ -247,6 +247,15 @@ _SIGNS: Final = (
         r"finding module specification for 'llamaserver_tuner\.download'",
     ),
     _sign(
+        Reason.STARTUP_FAILED,
+        "put a certificate and the key that belongs to it, as PEM and without a passphrase, into tls.crt and "
+        "tls.key of the Secret that spec.engine.tls names, and a later try uses them",
+        r"KEY_VALUES_MISMATCH",
+        r"\[SSL\] PEM lib",
+        r"EE_KEY_TOO_SMALL|CA_MD_TOO_WEAK",
+        r"load_cert_chain\(",
+    ),
+    _sign(
         Reason.ENGINE_SETTING_INVALID,
         "lower spec.engine.maxModelLen to what the model allows, or leave it out",
         r"is greater than the derived max_model_len",

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from llamaserver.api.conditions import Reason
-from llamaserver.api.names import ENGINE_CONTAINER, ENGINE_PORT
+from llamaserver.api.names import ENGINE_CONTAINER, ENGINE_PORT, ENGINE_TLS_PORT_NAME
 from llamaserver.api.podtemplate import DELETION_COST
 from llamaserver.cluster.kinds import Object
 from llamaserver.control.victims import Stage
@@ -87,7 +87,10 @@ def read(obj: Object) -> Pod:
     target = None
     if not ending and up and status.get("podIP"):
         restarts = int(engine.get("restartCount") or 0)
-        target = Target(metadata["name"], metadata["uid"], restarts, status["podIP"], ENGINE_PORT)
+        address = status["podIP"]
+        target = Target(
+            metadata["name"], metadata["uid"], restarts, address, ENGINE_PORT, tls=_serves_tls(obj)
+        )
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -138,6 +141,16 @@ def cold_starts(
 def _engine(status: dict[str, Any]) -> dict[str, Any]:
     containers: list[dict[str, Any]] = status.get("containerStatuses") or []
     return next((container for container in containers if container.get("name") == ENGINE_CONTAINER), {})
+
+
+def _serves_tls(obj: Object) -> bool:
+    """By the pod's own port: while a rollout is under way pods of one LlamaServer differ."""
+    containers: list[dict[str, Any]] = (obj.get("spec") or {}).get("containers") or []
+    ports = (port for one in containers if one["name"] == ENGINE_CONTAINER for port in one.get("ports") or ())
+    return any(
+        port.get("containerPort") == ENGINE_PORT and port.get("name") == ENGINE_TLS_PORT_NAME
+        for port in ports
+    )
 
 
 def _running(container: dict[str, Any]) -> dict[str, Any]:

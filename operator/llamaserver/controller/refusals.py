@@ -9,7 +9,8 @@ import re
 from typing import Final
 
 _FIELDS_OF_SECRETS: Final = (
-    "spec.model.tokenSecretRef, spec.engine.apiKeySecretRef, spec.engine.env or spec.podTemplate"
+    "spec.model.tokenSecretRef, spec.engine.apiKeySecretRef, spec.engine.tls, spec.engine.env or "
+    "spec.podTemplate"
 )
 _FIELDS_OF_CONFIG_MAPS: Final = "spec.engine.env or spec.podTemplate"
 

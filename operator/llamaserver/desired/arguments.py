@@ -12,11 +12,17 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.features import LoRASpec
 from llamaserver.api.managed import flag_name
 from llamaserver.api.names import ENGINE_PORT
-from llamaserver.api.release import ACCESS_LOG_FILTER_SINCE, HISTOGRAM_BUCKETS_SINCE, Release
+from llamaserver.api.release import (
+    ACCESS_LOG_FILTER_SINCE,
+    HISTOGRAM_BUCKETS_SINCE,
+    SSL_REFRESH_SINCE,
+    Release,
+)
 from llamaserver.api.source import Scheme, Source, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.shutdown import Shutdown
+from llamaserver.desired.tls import CERTIFICATE, KEY, TLS_DIR
 from llamaserver.desired.weights import below, model_argument
 
 ADAPTERS_MOUNT: Final = "/mnt/adapters"
@@ -62,6 +68,11 @@ def _ours(
         yield f"--revision={spec.model.revision}"
     yield from ("--served-model-name", *effective.served_names)
     yield f"--port={ENGINE_PORT}"
+    if engine.tls is not None:
+        yield f"--ssl-certfile={TLS_DIR}/{CERTIFICATE}"
+        yield f"--ssl-keyfile={TLS_DIR}/{KEY}"
+        if release.has(SSL_REFRESH_SINCE):
+            yield "--enable-ssl-refresh"
     yield f"--max-num-seqs={effective.max_num_seqs}"
     yield f"--max-num-batched-tokens={effective.max_num_batched_tokens}"
     if engine.max_model_len is not None:

@@ -9,7 +9,6 @@ from llamaserver.api.effective import EffectiveSpec
 from llamaserver.api.names import (
     ENGINE_CONTAINER,
     ENGINE_PORT,
-    ENGINE_PORT_NAME,
     child_labels,
     selector_labels,
 )
@@ -28,6 +27,7 @@ from llamaserver.desired.rollout import strategy
 from llamaserver.desired.security import engine_security, pod_security
 from llamaserver.desired.settings import BuildSettings, DesiredFleet
 from llamaserver.desired.shutdown import Shutdown, shutdown
+from llamaserver.desired.tls import port_name
 from llamaserver.desired.tuner import engine_tuner_mount, tuner_init_containers, tuner_volume
 from llamaserver.desired.volumes import mounts, volumes
 
@@ -102,13 +102,13 @@ def _engine(
     return container | {
         "args": arguments(spec, effective, release_of(spec.engine.image), times),
         "env": environment(spec),
-        "ports": [{"name": ENGINE_PORT_NAME, "containerPort": ENGINE_PORT, "protocol": "TCP"}],
+        "ports": [{"name": port_name(spec), "containerPort": ENGINE_PORT, "protocol": "TCP"}],
         # The last lines of an engine that died are where "out of memory" stands.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **_lifecycle(times),
         "securityContext": engine_security(spec.accelerator),
         "volumeMounts": [*mounts(spec, effective), engine_tuner_mount(settings)],
-        **probes(effective),
+        **probes(effective, port_name(spec)),
     }
 
 

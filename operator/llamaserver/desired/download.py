@@ -17,6 +17,7 @@ from llamaserver.api.source import parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.weights import is_downloaded_first
 from llamaserver.desired.environment import CACHE_DIR
+from llamaserver.desired.tls import TLS_VOLUME
 from llamaserver.desired.weights import MODEL_MOUNT, model_argument
 
 DOWNLOAD_ALLOWANCE_S: Final = 6 * 3600
@@ -57,7 +58,9 @@ def _download(engine: Mapping[str, Any], spec: LlamaServerSpec) -> dict[str, Any
             dict(_NO_ACCELERATORS),
         ],
         **resources,
-        "volumeMounts": [_writable(mount) for mount in engine["volumeMounts"]],
+        # It answers by plain HTTP how far it is, and has no use for the engine's key. The variable by which a
+        # missing certificate is told stays: better before hours of a download than after.
+        "volumeMounts": [_writable(mount) for mount in engine["volumeMounts"] if mount["name"] != TLS_VOLUME],
     }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from llamaserver.api.engine import EnvVar
 from llamaserver.api.spec import LlamaServerSpec
+from llamaserver.desired.tls import tls_environment
 
 TUNER_DIR: Final = "/opt/llamaserver/tuner"
 KEYS_DIR: Final = "/etc/llamaserver/keys"
@@ -34,7 +35,7 @@ def environment(spec: LlamaServerSpec) -> list[EnvEntry]:
         "PYTHONPATH": _joined(":", (TUNER_DIR,), _words(given, "PYTHONPATH", ":")),
         "VLLM_PLUGINS": _joined(",", _plugins(spec, given), _words(given, "VLLM_PLUGINS", ",")),
     }
-    ours = [*_fixed(merged), *_secrets(spec)]
+    ours = [*_fixed(merged), *_secrets(spec), *tls_environment(spec)]
     users = [variable.to_dict() for name, variable in given.items() if name not in merged]
     return [*(entry for entry in ours if entry["name"] not in given or entry["name"] in merged), *users]
 

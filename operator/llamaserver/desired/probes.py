@@ -11,25 +11,29 @@ import math
 from typing import Any, Final
 
 from llamaserver.api.effective import EffectiveSpec
-from llamaserver.api.names import ENGINE_PORT_NAME
+from llamaserver.api.names import ENGINE_TLS_PORT_NAME
 
 HEALTH_PATH: Final = "/health"
 STARTUP_PERIOD_S: Final = 5
 
 
-def probes(spec: EffectiveSpec) -> dict[str, dict[str, Any]]:
-    """The three probes by their names in a container. Only the startup probe waits for the start."""
+def probes(spec: EffectiveSpec, port: str) -> dict[str, dict[str, Any]]:
+    """The three probes of the port of that name, by their names in a container. Only the startup probe waits
+    for the start.
+    """
     attempts = max(1, math.ceil(spec.startup_timeout.seconds / STARTUP_PERIOD_S))
     return {
-        "startupProbe": _probe(period=STARTUP_PERIOD_S, timeout=5, failures=attempts),
-        "readinessProbe": _probe(period=5, timeout=5, failures=6),
-        "livenessProbe": _probe(period=15, timeout=10, failures=12),
+        "startupProbe": _probe(port, period=STARTUP_PERIOD_S, timeout=5, failures=attempts),
+        "readinessProbe": _probe(port, period=5, timeout=5, failures=6),
+        "livenessProbe": _probe(port, period=15, timeout=10, failures=12),
     }
 
 
-def _probe(*, period: int, timeout: int, failures: int) -> dict[str, Any]:
+def _probe(port: str, *, period: int, timeout: int, failures: int) -> dict[str, Any]:
+    # The kubelet asks the pod's address, and takes any certificate.
+    scheme = {"scheme": "HTTPS"} if port == ENGINE_TLS_PORT_NAME else {}
     return {
-        "httpGet": {"path": HEALTH_PATH, "port": ENGINE_PORT_NAME},
+        "httpGet": {"path": HEALTH_PATH, "port": port, **scheme},
         "periodSeconds": period,
         "timeoutSeconds": timeout,
         "failureThreshold": failures,

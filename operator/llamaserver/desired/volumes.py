@@ -20,6 +20,7 @@ from llamaserver.desired.arguments import (
 )
 from llamaserver.desired.environment import CACHE_DIR, HOME_DIR, KEYS_DIR, TUNER_DIR
 from llamaserver.desired.keys import keys_name
+from llamaserver.desired.tls import tls_mounts, tls_volumes
 from llamaserver.desired.weights import MODEL_MOUNT
 
 TUNER_VOLUME: Final = "tuner"
@@ -47,7 +48,7 @@ def volumes(server: LlamaServer, effective: EffectiveSpec) -> list[dict[str, Any
         ref = template.config_map_key_ref
         items = [{"key": ref.key, "path": CHAT_TEMPLATE_FILE}]
         made.append({"name": "chat-template", "configMap": {"name": ref.name, "items": items}})
-    return made
+    return [*made, *tls_volumes(server.spec)]
 
 
 def mounts(spec: LlamaServerSpec, effective: EffectiveSpec) -> list[dict[str, Any]]:
@@ -65,7 +66,7 @@ def mounts(spec: LlamaServerSpec, effective: EffectiveSpec) -> list[dict[str, An
         made.append({**place, "readOnly": True})
     if spec.model.chat_template is not None:
         made.append({"name": "chat-template", "mountPath": CHAT_TEMPLATE_DIR, "readOnly": True})
-    return made
+    return [*made, *tls_mounts(spec)]
 
 
 def tuner_mount() -> dict[str, Any]:

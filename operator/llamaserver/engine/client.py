@@ -1,5 +1,5 @@
-"""HTTP to the engines: what they say, and signed changes to them. One session; each call has its own
-deadline.
+"""HTTP or HTTPS to the engines: what they say, and signed changes to them. One session; each call has its
+own deadline.
 
 Nothing here raises for what an engine does: a hung, lying, half-started or hostile endpoint is a value
 (`Failure`, `Refused`, `Unreachable`), so that one pod's fault stays that pod's.
@@ -51,6 +51,7 @@ class Target:
     restarts: int
     host: str
     port: int
+    tls: bool = False
 
     @property
     def incarnation(self) -> str:
@@ -58,9 +59,9 @@ class Target:
         return f"{self.uid}/{self.restarts}"
 
     def url(self, path: str) -> str:
-        """An http URL on the pod's own address."""
+        """A URL on the pod's own address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}{path}"
+        return f"http{'s' if self.tls else ''}://{host}:{self.port}{path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,13 @@ class EngineClient:
 
     `key` is asked for at each change, so that a rotated key is used at once; None means changes cannot be
     signed. `monotonic` stamps samples; `wall` (Unix seconds) goes into tokens.
+
+    Engines with TLS are asked by it, and their certificate is not verified. It is made for names that clients
+    use, while pods are asked by the address that the API server gave, which no certificate names; and the
+    authority that could vouch for it is in a Secret of the tenant's, which the operator may not read. What is
+    sent holds no secret and is worth nothing to whoever reads or repeats it: it is signed for one pod, one
+    start and one generation. What is read is as good as by plain HTTP: whoever can answer in the place of a
+    pod's address could lie there as well.
     """
 
     def __init__(
@@ -138,7 +146,7 @@ class EngineClient:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, limit_per_host=4),
+            connector=aiohttp.TCPConnector(limit=self._connections, limit_per_host=4, ssl=False),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=True,

@@ -203,7 +203,8 @@ class PrometheusSource:
         if before is None:
             text = (
                 f"Prometheus has no figures of it from the last {back_s:.0f} s ({asked}): let it scrape "
-                "/metrics of the pod's port http, and keep the labels namespace and pod"
+                "/metrics of the pod's port http (https with spec.engine.tls), and keep the labels "
+                "namespace and pod"
             )
         else:
             text = (
