@@ -70,6 +70,7 @@ def full_status() -> Status:
                     name="chat-1",
                     num_seqs=96,
                     state="Partial",
+                    cause="RoutingImbalance",
                     engines=(
                         EngineTuning(index=0, num_seqs=96, running=96, waiting=3, kv_cache_usage="0.63"),
                         EngineTuning(index=1, num_seqs=256, running=22, waiting=0, kv_cache_usage="0.12"),

@@ -8,6 +8,8 @@ true (`when`, from what the plant knows and the law does not): the cause that wa
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +19,11 @@ from typing import Any
 
 from llamaserver.api.enums import ScalingMode, Statistic, TuningMode
 from llamaserver.control import Cause, Limits, Objective
+from llamaserver.observe import Failure, Sample, parse_snapshot
+from llamaserver.simulate import speech
 from llamaserver.simulate.clients import statistic
+from llamaserver.simulate.engine import Engine
+from llamaserver.simulate.faults import Straggler
 from llamaserver.simulate.lengths import chat
 from llamaserver.simulate.profiles import CPU_24M, H100_8B
 from llamaserver.simulate.world import World
@@ -27,6 +33,9 @@ FIXED = Limits(scaling=ScalingMode.FIXED)
 SMALL_CPU, SMALL_H100 = replace(CPU_24M, kv_tokens=4000), replace(H100_8B, kv_tokens=60_000)
 CPU_20, CPU_P95 = Objective(0.020, Statistic.MEAN), Objective(0.020, Statistic.P95)
 H100_25 = Objective(0.025, Statistic.MEAN)
+QUEUES_20, QUEUES_25 = replace(CPU_20, queue_s=0.5), replace(H100_25, queue_s=0.5)
+UP_TO_6 = Limits(replicas_min=3, replicas_max=6)
+SLOW = (Straggler(40.0, math.inf, 1.6),)
 
 
 def always(_: World, __: float) -> bool:
@@ -77,15 +86,13 @@ def decoding(rng: random.Random, _: float) -> tuple[int, int]:
 
 def deferring(world: World) -> None:
     """From now on requests wait for something that is neither cap nor cache."""
-    engine = world.engines["pod-1"]
-    said = engine.document
 
-    def document() -> dict[str, object]:
-        told = said()
-        told["engines"][0].update(waiting=30, waiting_deferred=28)  # type: ignore[index]
-        return told
+    def view(name: str, engine: Engine, now: float) -> Sample | Failure:
+        said = json.loads(speech.snapshot(engine))
+        said["engines"][0].update(waiting=30, waiting_deferred=28)
+        return parse_snapshot(json.dumps(said).encode(), now, f"{name}/0")
 
-    engine.document = document  # type: ignore[method-assign]
+    world.views["pod-1"] = view
 
 
 def standing(world: World) -> None:
@@ -94,6 +101,21 @@ def standing(world: World) -> None:
 
 def away(world: World) -> None:
     world.unreachable.add("pod-1")
+
+
+def sticking(world: World) -> None:
+    """From now on most sessions stick to one replica, and each of the others has half as many as is fair."""
+    hot, *others = world.engines.values()
+    shares = [(hot, len(world.engines) - 0.5 * len(others)), *((engine, 0.5) for engine in others)]
+    for engine, share in shares:
+        engine.load = _share_of(engine.load, share)  # type: ignore[method-assign]
+
+
+def _share_of(load: Callable[..., None], share: float) -> Callable[..., None]:
+    def taken(*, streams: int = 0, rate: float = 0.0) -> None:
+        load(streams=round(share * streams), rate=share * rate)
+
+    return taken
 
 
 def missed(world: World, t: float) -> bool:
@@ -142,6 +164,20 @@ ILLNESSES = (
         110,
     ),
     Illness(Cause.DISTURBED, cpu(CPU_P95, 36, lengths=decoding, stalls=0.2), 260, 60, missed),
+    Illness(Cause.STRAGGLER, cpu(CPU_20, 24, FIXED, replicas=3, faults=SLOW), 240, 100),
+    Illness(Cause.STRAGGLER, cpu(CPU_P95, 90, FIXED, replicas=3, faults=SLOW), 240, 100),
+    Illness(Cause.STRAGGLER, h100(H100_25, 80, FIXED, replicas=2, faults=SLOW), 240, 100),
+    Illness(
+        Cause.ROUTING_IMBALANCE, cpu(QUEUES_20, 36, UP_TO_6, replicas=3), 240, 120, at=40, change=sticking
+    ),
+    Illness(
+        Cause.ROUTING_IMBALANCE,
+        h100(QUEUES_25, 300, UP_TO_6, replicas=3),
+        300,
+        200,
+        at=40,
+        change=sticking,
+    ),
     Illness(Cause.ADMISSION_ELSEWHERE, cpu(CPU_20, 8), 110, 52, at=40, change=deferring),
     Illness(Cause.STALLED, cpu(CPU_20, 8), 220, 166, at=40, change=standing),
     Illness(Cause.STALE, cpu(CPU_20, 8), 110, 46, at=40, change=away),

@@ -540,6 +540,16 @@ def test_the_engines_of_a_pod_that_has_several_are_told_one_by_one() -> None:
     assert "engines" not in status(facts()).to_dict()["tuning"]["pods"][0]
 
 
+def test_a_pod_that_ails_by_itself_says_so_whatever_the_fleet_suffers_from() -> None:
+    slow = PodReport("chat-1", 12, 2048, 64, 12, 3, "InForce", cause="Straggler")
+    well = PodReport("chat-0", 32, 2048, 64, 12, 3, "InForce")
+    first, second = told(well, slow)
+    assert "cause" not in first
+    assert second["cause"] == "Straggler"
+    before = status(facts(report=report(pods=(well, replace(slow, cause="")))))
+    assert tells_something_new(before, status(facts(report=report(pods=(well, slow))), before))
+
+
 def test_so_many_engines_are_told_as_a_status_may_hold() -> None:
     wide = told(several(engines=100))
     assert [len(pod["engines"]) for pod in wide] == [32]

@@ -108,6 +108,11 @@ class PodTuning(Group):
         description="InForce, or why the cap is not what was asked for, in one CamelCase word. Partial: the "
         "engines of the pod differ."
     )
+    cause: Short | None = Field(
+        default=None,
+        description="What ails this pod and not all of them, whatever cause is named for the LlamaServer: "
+        "Straggler or RoutingImbalance; absent for nothing.",
+    )
     engines: tuple[EngineTuning, ...] | None = Field(
         default=None,
         max_length=MAX_ENGINES,

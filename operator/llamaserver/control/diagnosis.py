@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from llamaserver.api.enums import TuningMode
 from llamaserver.control.causes import CHAIN, Finding, healthy
+from llamaserver.control.causes.uneven import told
 from llamaserver.control.facts import Facts
 from llamaserver.control.state import DemandState, DiagnosisState
-from llamaserver.control.types import Diagnosis, Verdict
+from llamaserver.control.types import Cause, Diagnosis, Verdict
 from llamaserver.control.wording import in_words
 
 
@@ -29,6 +30,14 @@ def diagnose(
     message = f"{state.cause} so far; the newest figures say {finding.cause}: {finding.message}"
     evidence = {**finding.evidence, "next": finding.cause.value}
     return state, Diagnosis(state.cause, message, "", evidence, state.since), trail
+
+
+def ailing(facts: Facts) -> dict[str, Cause]:
+    """What ails single pods and not all of them. A slow one that is crowded is that because it is slow."""
+    uneven = told(facts)
+    found = {} if uneven is None else dict.fromkeys(uneven.since, Cause.ROUTING_IMBALANCE)
+    slow = () if facts.straggler is None else facts.straggler.slow
+    return found | dict.fromkeys(slow, Cause.STRAGGLER)
 
 
 def _find(facts: Facts, demand: DemandState) -> tuple[Finding, tuple[Verdict, ...]]:

@@ -11,13 +11,15 @@ from llamaserver.control.model import StepModel
 from llamaserver.control.objective import JUDGED_S, QUANTILES
 from llamaserver.control.pods import PodFacts
 from llamaserver.control.state import Moment
-from llamaserver.control.types import Fleet, Limits, Objective, Observed
+from llamaserver.control.types import Fleet, Imbalance, Limits, Objective, Observed, Straggler
 from llamaserver.observe.distribution import Estimate, estimate, mean
 from llamaserver.observe.fleet import merged
 from llamaserver.observe.types import Distribution, NoWindow
 
 FULL_SHARE = 0.9
 """A replica whose running sequences reach this share of its cap is full."""
+KV_TIGHT = 0.85
+"""A cache that is fuller than this may be why requests wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,16 @@ class Facts:
     longer.
     """
     now: float
+    straggler: Straggler | None = None
+    imbalance: Imbalance | None = None
+
+    @property
+    def keeping_up(self) -> Sequence[PodFacts]:
+        """The pods whose steps are as long as those of the others; what only a slow one suffers from is no
+        illness of the fleet.
+        """
+        slow = () if self.straggler is None else self.straggler.slow
+        return [p for p in self.pods if p.name not in slow]
 
     @property
     def waiting(self) -> int:

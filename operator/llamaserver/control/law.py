@@ -7,10 +7,10 @@ from dataclasses import replace
 from statistics import median
 
 from llamaserver.api.enums import TuningMode
-from llamaserver.control import binding, kv, trend
+from llamaserver.control import binding, imbalance, kv, straggler, trend
 from llamaserver.control import facts as about
 from llamaserver.control.context import Context, budget_use
-from llamaserver.control.diagnosis import diagnose
+from llamaserver.control.diagnosis import ailing, diagnose
 from llamaserver.control.facts import Facts
 from llamaserver.control.model import StepModel, agreeing, block_of, update
 from llamaserver.control.objective import QUANTILES
@@ -37,8 +37,9 @@ def decide(
     """
     dt = max(0.0, now - state.ticked_at)
     good = usable(windows)
-    blocks = [block for w in good if (block := block_of(w)) is not None]
-    model = update(state.model, agreeing(state.model, blocks), dt)
+    blocks = {w.pod: block for w in good if (block := block_of(w)) is not None}
+    model = update(state.model, agreeing(state.model, list(blocks.values())), dt)
+    pace = straggler.follow(state.pace, model, blocks, good, windows.keys(), dt, now)
     pods, setpoints, seen, trail = _pods(objective, limits, state, model, windows, now)
     moments = _moments(state, windows, now)
     waiting = sum(w.waiting_for_room for w in good)
@@ -54,7 +55,10 @@ def decide(
         observed=observed,
         queue_now_s=queue_now_s,
         now=now,
+        straggler=straggler.found(pace, now),
     )
+    uneven = imbalance.follow(state.imbalance, facts, state.demand.held)
+    facts = replace(facts, imbalance=imbalance.found(uneven, facts))
     answer = decide_replicas(state.demand, facts)
     demand = answer.state
     diagnosed, diagnosis, asked = diagnose(state.diagnosis, facts, demand)
@@ -64,6 +68,8 @@ def decide(
         ticked_at=max(now, state.ticked_at),
         pods=pods,
         demand=demand,
+        pace=pace,
+        imbalance=uneven,
         diagnosis=diagnosed,
         binding=binding.settle(state.binding, seen),
         moments=moments,
@@ -87,6 +93,7 @@ def decide(
         ),
         stalled=stalled_engines(facts),
         moving=moving(facts),
+        ailing=ailing(facts),
         restart=trend.found(state.trend, facts),
     )
     return state, decision

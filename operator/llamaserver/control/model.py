@@ -205,17 +205,22 @@ def agreeing(model: StepModel | None, blocks: Sequence[Block]) -> list[Block]:
     """
     if model is None or len(blocks) < 3:
         return list(blocks)
-    known = [(b, fitted) for b in blocks if (fitted := dot(model.scaled, b.x) / b.n) > 0.0]
+    known = [(b, fitted) for b in blocks if (fitted := fitted_s(model, b)) > 0.0]
     off = [math.log(max(1e-9, b.mean_s) / fitted) for b, fitted in known]
     middle = median(off)
     return [
         b
         for (b, fitted), o in zip(known, off, strict=True)
-        if abs(o - middle) <= max(AT_ODDS, HUBER * _unsure(model, b) / fitted)
+        if abs(o - middle) <= max(AT_ODDS, HUBER * unsure_s(model, b) / fitted)
     ]
 
 
-def _unsure(model: StepModel, block: Block) -> float:
+def fitted_s(model: StepModel, block: Block) -> float:
+    """Mean step time that the model gives for this block's work, seconds."""
+    return dot(model.scaled, block.x) / block.n
+
+
+def unsure_s(model: StepModel, block: Block) -> float:
     """Standard deviation of the mean step time that the model gives for this block's work, seconds."""
     return math.sqrt(max(0.0, quadratic(model.cov, tuple(s / block.n for s in block.x))))
 

@@ -122,18 +122,22 @@ def look(state: DemandState, facts: Facts) -> DemandState:
 
 
 def _arrivals(held: Mapping[str, int], windows: Sequence[Window], pods: int, now: float) -> Arrivals:
-    """What came at the replicas that are seen, as part of the time of all.
-
-    An engine that does not tell what came has finished it or holds it.
-    """
+    """What came at the replicas that are seen, as part of the time of all."""
     requests = seconds = 0.0
     for w in windows:
-        came = w.arrived
-        if came is None and w.finished is not None and w.pod in held:
-            came = max(0, w.finished + w.running + w.waiting - held[w.pod])
-        if came is not None:
-            requests, seconds = requests + came, seconds + w.dt
+        new = arrivals_at(held, w)
+        if new is not None:
+            requests, seconds = requests + new, seconds + w.dt
     return Arrivals(now, requests, seconds / pods)
+
+
+def arrivals_at(held: Mapping[str, int], w: Window) -> int | None:
+    """Requests that came to one replica in its window, by how many it held before; None where that cannot be
+    known. An engine that does not tell what came has finished it or holds it.
+    """
+    if w.arrived is None and w.finished is not None and w.pod in held:
+        return max(0, w.finished + w.running + w.waiting - held[w.pod])
+    return w.arrived
 
 
 def _serves(state: DemandState, facts: Facts, dt: float) -> DemandState:

@@ -21,15 +21,14 @@ from llamaserver.control.arrivals import busiest, trend
 from llamaserver.control.facts import FULL_SHARE, Facts, admits, capacity
 from llamaserver.control.need import LOOK_BACK_S, Need, clients_wait, cold_start_s, length, look, need
 from llamaserver.control.relief import QUEUE_HEALTHY
-from llamaserver.control.state import DemandState, Spell
-from llamaserver.control.types import Verdict
+from llamaserver.control.state import DemandState, spell
+from llamaserver.control.types import Imbalance, Verdict
 
 EVERY_S = 15.0
 SUSTAINED_S = 30.0
 """How long a fleet is full before a replica is added for clients that wait, or for want of a rate."""
 SHORT_S = 10.0
 """How long a rate needs more replicas before they are added."""
-LAPSE_S = 8.0
 RISE_EVERY_S, RISE_FACTOR, RISE_STEP = 30.0, 2, 4
 DOWN_SHARE = 0.75
 BUSIEST_S = 60.0
@@ -90,8 +89,8 @@ def _hurries(state: DemandState, facts: Facts, wants: Need | None) -> bool:
 
 def _lasting(wants: Need, state: DemandState, now: float) -> float:
     """For how long more replicas have been needed: by clients that wait, since when the fleet is full."""
-    spell = state.full if wants.sequences is not None else state.short
-    return 0.0 if spell is None else now - spell.since
+    lasts = state.full if wants.sequences is not None else state.short
+    return 0.0 if lasts is None else now - lasts.since
 
 
 def _sustained(wants: Need) -> float:
@@ -142,7 +141,8 @@ def _answer(
 def _remember(state: DemandState, facts: Facts, wants: Need | None) -> DemandState:
     """Notes since when the fleet is full, too small, or the queue objective missed.
 
-    A lapse shorter than LAPSE_S, between one request that ends and the next that is admitted, does not count.
+    A lapse shorter than state.LAPSE_S, between one request that ends and the next that is admitted, does not
+    count.
     """
     # Replicas that somebody else has asked for, or that come back, start when they are first seen to.
     known = state.risen_at if state.risen_at > -math.inf else facts.now
@@ -151,11 +151,11 @@ def _remember(state: DemandState, facts: Facts, wants: Need | None) -> DemandSta
         return replace(state, full=None, queue_bad=None, short=None)
     state = replace(
         state,
-        full=_spell(state.full, facts.full and facts.settled, facts.now),
-        queue_bad=_spell(state.queue_bad, facts.queue_missed, facts.now),
+        full=spell(state.full, facts.full and facts.settled, facts.now),
+        queue_bad=spell(state.queue_bad, facts.queue_missed, facts.now),
     )
     short = wants is not None and wants.replicas > facts.fleet.replicas and _asked(wants, state, facts)
-    return replace(state, short=_spell(state.short, short, facts.now))
+    return replace(state, short=spell(state.short, short, facts.now))
 
 
 def _asked(wants: Need, state: DemandState, facts: Facts) -> bool:
@@ -167,12 +167,6 @@ def _asked(wants: Need, state: DemandState, facts: Facts) -> bool:
         return facts.queue_missed or wants.backlog > queue_s * wants.serves * facts.fleet.replicas
     # Where caps are not moved nothing keeps an engine at what it serves at the objective: it takes more.
     return state.full is not None or (wants.rising and facts.limits.tuning is TuningMode.AUTO)
-
-
-def _spell(spell: Spell | None, holds: bool, now: float) -> Spell | None:
-    if holds:
-        return Spell(now, now) if spell is None else Spell(spell.since, now)
-    return None if spell is None or now - spell.seen > LAPSE_S else spell
 
 
 def _held(facts: Facts) -> str:
@@ -193,6 +187,9 @@ def _up(state: DemandState, facts: Facts, wants: Need | None) -> tuple[int, str]
         return 0, ""
     if _hopeless(facts):
         return 0, "hold: no number of replicas reaches this latency objective"
+    if facts.imbalance is not None and (wants is None or wants.replicas <= facts.fleet.replicas):
+        # Another replica would not be where the requests go.
+        return 0, f"hold: {_routed(facts.imbalance)}"
     if wants is None or _uneven(facts):
         step, reason = _one_up(state, facts)
     else:
@@ -244,6 +241,11 @@ def _one_up(state: DemandState, facts: Facts) -> tuple[int, str]:
         f"{facts.running + facts.waiting} sequences are wanted and {facts.fleet.replicas} replicas hold "
         f"{_total(facts):.0f} at the objective"
     )
+
+
+def _routed(found: Imbalance) -> str:
+    others = "another replica has" if found.roomy == 1 else f"{found.roomy} other replicas have"
+    return f"requests wait at {' and '.join(sorted(found.since))} while {others} room for them"
 
 
 def _hopeless(facts: Facts) -> bool:

@@ -170,6 +170,50 @@ class Spell:
     seen: float
 
 
+LAPSE_S = 8.0
+"""A spell outlasts a lapse no longer than this: one request has ended and the next is not admitted yet."""
+
+
+def spell(before: Spell | None, holds: bool, now: float) -> Spell | None:
+    """The spell after one more look."""
+    if holds:
+        return Spell(now, now) if before is None else Spell(before.since, now)
+    return None if before is None or now - before.seen > LAPSE_S else before
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a replica's steps compare with what the shared step model gives for their work."""
+
+    at: float
+    step_s: float
+    """The newest mean step."""
+    off: float
+    """Logarithm of steps over the model's, smoothed."""
+    doubt: float
+    """Standard deviation of what the model says there, as a share of it, smoothed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaceState:
+    """Which replica keeps up with the others; see control/straggler.py."""
+
+    paces: Mapping[str, Pace] = field(default_factory=dict)
+    slow: Mapping[str, Spell] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ImbalanceState:
+    """Which replicas have a queue while others have room; see control/imbalance.py."""
+
+    crowded: Mapping[str, Spell] = field(default_factory=dict)
+    came: Mapping[str, float] = field(default_factory=dict)
+    """Requests that came to each replica since the first of these spells began."""
+    roomy: int = 0
+    """Replicas with room, and how much, when this was last seen."""
+    room: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Trend:
     """How the latency of a fleet has gone with its streams; see control/trend.py."""
@@ -253,6 +297,8 @@ class State:
     ticked_at: float
     pods: Mapping[str, PodState] = field(default_factory=dict)
     demand: DemandState = field(default_factory=DemandState)
+    pace: PaceState = field(default_factory=PaceState)
+    imbalance: ImbalanceState = field(default_factory=ImbalanceState)
     diagnosis: DiagnosisState = field(default_factory=DiagnosisState)
     binding: BindingState = field(default_factory=BindingState)
     moments: tuple[Moment, ...] = ()

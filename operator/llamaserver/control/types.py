@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llamaserver.api.enums import Binding, Precedence, ScalingMode, Statistic, TuningMode
@@ -21,10 +21,12 @@ class Cause(StrEnum):
     KV_PRESSURE = "KVPressure"
     PREFILL_INTERFERENCE = "PrefillInterference"
     DISTURBED = "Disturbed"
+    STRAGGLER = "Straggler"
     OVER_BATCHED = "OverBatched"
     SLO_INFEASIBLE = "SLOInfeasible"
     CAP_LIMITED = "CapLimited"
     AT_CAPACITY = "AtCapacity"
+    ROUTING_IMBALANCE = "RoutingImbalance"
     ADMISSION_ELSEWHERE = "AdmissionElsewhere"
     CAPACITY_EXHAUSTED = "CapacityExhausted"
     STALLED = "Stalled"
@@ -131,6 +133,54 @@ class StalledEngine:
 
 
 @dataclass(frozen=True, slots=True)
+class Straggler:
+    """A replica whose steps take longer than the others' for the same work, and has for long enough to be
+    told.
+    """
+
+    pod: str
+    step_s: float
+    """Its mean step, by the newest figures."""
+    ratio: float
+    """Its steps over what the others take for the same work."""
+    since: float
+    slow: tuple[str, ...]
+    """All that are slow like this, the one above first."""
+    fit: int
+    """Replicas that are as fast as each other."""
+    lost: float
+    """What is lost by the slow ones, in replicas: each makes 1 / ratio of the tokens it should."""
+
+    @property
+    def expected_s(self) -> float:
+        """What the same step takes by the others' measure."""
+        return self.step_s / self.ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """Requests go to replicas that are full, and wait there, while others have the room for all of them."""
+
+    since: Mapping[str, float]
+    """When each of the crowded replicas began to be one, the first of them first."""
+    waiting: int
+    """In the whole fleet."""
+    roomy: int
+    """Replicas with room."""
+    room: int
+    """Requests that these could take."""
+    filled: float
+    """Sequences in hand over places, of all replicas."""
+    share: float
+    """Part of the requests that came since then, to those that are crowded now."""
+
+    @property
+    def pod(self) -> str:
+        """The replica to name."""
+        return next(iter(self.since))
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """What one tick makes of it, for the choice of a restart."""
 
@@ -217,5 +267,7 @@ class Decision:
     """The longest first."""
     moving: frozenset[str] = frozenset()
     """Pods of which every engine was seen to get on, or to have nothing to do, by this tick's figures."""
+    ailing: Mapping[str, Cause] = field(default_factory=dict)
+    """By pod: what ails this one and not all of them, whatever cause is named for the fleet."""
     restart: Found | None = None
     """What a restart for another cap would be chosen by; None where none is allowed or nothing is known."""

@@ -108,7 +108,7 @@ def report(
         asked_at=asked_at,
         decision=decision,
         pods=tuple(
-            _pod_report(name, sample, answers.get(name), unavailable.get(name))
+            _pod_report(name, sample, answers.get(name), unavailable.get(name), decision.ailing.get(name, ""))
             for name, sample in sorted(samples.items())
         ),
         silent=_silent(results, windows),
@@ -129,6 +129,7 @@ def _pod_report(
     sample: Sample,
     answer: Applied | Refused | Unreachable | None,
     unavailable: str | None,
+    cause: str,
 ) -> PodReport:
     now = after(answer) if isinstance(answer, Applied) else retune.in_force(sample)
     told = bool(sample.engines)
@@ -156,6 +157,7 @@ def _pod_report(
         state=state,
         message=message,
         engines=_engine_reports(sample, answer) if len(sample.engines) > 1 else (),
+        cause=str(cause),
     )
 
 
@@ -228,7 +230,7 @@ def telling(report: Report) -> object:
         decision.recommended_replicas,
         tuple(
             (
-                *(pod.name, pod.num_seqs, pod.num_scheduled_tokens, pod.ceiling, pod.state),
+                *(pod.name, pod.num_seqs, pod.num_scheduled_tokens, pod.ceiling, pod.state, pod.cause),
                 tuple(engine.num_seqs for engine in pod.engines),
             )
             for pod in report.pods

@@ -67,6 +67,8 @@ class PodReport:
     message: str = ""
     engines: tuple[EngineReport, ...] = ()
     """One by one, where there are several."""
+    cause: str = ""
+    """What ails this pod and not all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,13 @@ def _pods(pods: Sequence[PodReport]) -> tuple[PodTuning, ...]:
         told[pod.name] = tuple(map(_engine, pod.engines[: min(MAX_ENGINES, room)]))
         room -= len(told[pod.name])
     return tuple(
-        PodTuning(name=pod.name, num_seqs=pod.num_seqs, state=pod.state, engines=told[pod.name] or None)
+        PodTuning(
+            name=pod.name,
+            num_seqs=pod.num_seqs,
+            state=pod.state,
+            cause=pod.cause or None,
+            engines=told[pod.name] or None,
+        )
         for pod in pods
     )
 
@@ -230,7 +236,10 @@ def _core(status: Status) -> object:
             tuning.prefill_budget,
             tuning.actuator,
             [
-                (pod.name, pod.num_seqs, pod.state, [engine.num_seqs for engine in pod.engines or ()])
+                (
+                    *(pod.name, pod.num_seqs, pod.state, pod.cause),
+                    [engine.num_seqs for engine in pod.engines or ()],
+                )
                 for pod in tuning.pods or ()
             ],
         )

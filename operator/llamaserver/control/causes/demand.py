@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from llamaserver.api.enums import ScalingMode
 from llamaserver.control.causes.finding import Evidence, Finding
-from llamaserver.control.causes.memory import KV_TIGHT
 from llamaserver.control.causes.prefill import more_room
 from llamaserver.control.context import in_force
-from llamaserver.control.facts import FULL_SHARE, Facts
+from llamaserver.control.facts import FULL_SHARE, KV_TIGHT, Facts
 from llamaserver.control.state import DemandState
 from llamaserver.control.types import Cause
 
 FILLS_S = 6.0
 """A batch takes some steps to fill after a raise: prefill of who is admitted goes through a small budget."""
 EXHAUSTED_S = 30.0
+ELSEWHERE_ROOM = "requests wait at full replicas, and others have room for them"
 
 
 def cap_limited(facts: Facts, _: DemandState) -> Finding | str:
@@ -33,6 +33,8 @@ def capacity_exhausted(facts: Facts, demand: DemandState) -> Finding | str:
     """Full at the most replicas there may be, and the queue is longer than anyone wanted."""
     if demand.full is None or facts.now - demand.full.since < EXHAUSTED_S:
         return "not full, or not for long"
+    if facts.imbalance is not None:
+        return ELSEWHERE_ROOM
     if facts.limits.scaling is ScalingMode.AUTO and facts.fleet.replicas < facts.limits.replicas_max:
         return "more replicas are allowed"
     if facts.limits.scaling is not ScalingMode.AUTO or (
@@ -57,6 +59,8 @@ def capacity_exhausted(facts: Facts, demand: DemandState) -> Finding | str:
 def at_capacity(facts: Facts, demand: DemandState) -> Finding | str:
     if not facts.full and (demand.full is None or facts.waiting == 0):
         return "requests do not wait for a full fleet"
+    if facts.imbalance is not None:
+        return ELSEWHERE_ROOM
     last = {
         ScalingMode.AUTO: "replicas follow where the demand needs them (status.scaling.reason)",
         ScalingMode.RECOMMEND: "replicas are recommended where the demand needs them (status.scaling.reason)",

@@ -16,7 +16,7 @@ from llamaserver.control.wording import ms, ms_at_least, reachable_s
 def infeasible(facts: Facts, _: DemandState) -> Finding | str:
     if facts.observed.itl_s is None:
         return "no latency was measured lately; what was learned before is no finding of today"
-    for pod in facts.pods:
+    for pod in facts.keeping_up:
         p, model, target = pod.predictor, facts.model, facts.objective.itl_s
         if p is None or model is None or target is None or not model.trusted(p.context):
             continue
@@ -44,7 +44,7 @@ def infeasible(facts: Facts, _: DemandState) -> Finding | str:
 
 def disturbed(facts: Facts, _: DemandState) -> Finding | str:
     """A percentile missed by steps that are slow for no reason in the engine."""
-    for pod in facts.pods:
+    for pod in facts.keeping_up:
         p, record = pod.predictor, pod.record
         if not facts.missed or p is None or p.quantile is None or record is None or pod.high is None:
             continue
@@ -84,7 +84,7 @@ def over_batched(facts: Facts, _: DemandState) -> Finding | str:
         return "the latency objective holds, or none is declared"
     target = facts.objective.itl_s or 0.0
     seen = facts.observed.itl_s or 0.0
-    for pod in facts.pods:
+    for pod in facts.keeping_up:
         best = pod.best if pod.best is not None else _best_by_mean(facts, pod, seen)
         if best is not None and pod.running <= best and not pod.draining:
             continue

@@ -6,13 +6,13 @@ import math
 
 from llamaserver.control import kv
 from llamaserver.control.causes.finding import Evidence, Finding
-from llamaserver.control.facts import FULL_SHARE, Facts
+from llamaserver.control.facts import FULL_SHARE, KV_TIGHT, Facts
 from llamaserver.control.pods import PodFacts
 from llamaserver.control.state import DemandState
 from llamaserver.control.types import Cause
 
 PREEMPTED_LATELY_S = 30.0
-KV_FULL, KV_TIGHT = 0.92, 0.85
+KV_FULL = 0.92
 
 
 def kv_pressure(facts: Facts, _: DemandState) -> Finding | str:

@@ -17,7 +17,7 @@ CRIPPLED = 4.0
 
 def prefill_interference(facts: Facts, _: DemandState) -> Finding | str:
     """Prefill-carrying steps alone break a percentile that decode steps would hold, or cripple the cap."""
-    for pod in facts.pods:
+    for pod in facts.keeping_up:
         p, record = pod.predictor, pod.record
         if p is None or p.quantile is None or record is None or pod.best is None:
             continue
