@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llamaserver.api import effective, parse
-from llamaserver.api.enums import MetricsSource, Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.api.enums import LatencyScope, MetricsSource, Precedence, ScalingMode, Statistic, TuningMode
 
 Object = dict[str, Any]
 
@@ -32,6 +32,17 @@ def test_an_objective_without_a_statistic_is_about_the_p95(changed: Callable[...
     assert resolved.inter_token_latency.statistic is Statistic.P95
     assert str(resolved.inter_token_latency) == "p95 <= 50ms"
     assert resolved.to_status(150).to_dict()["interTokenLatency"] == "p95 <= 50ms"
+
+
+def test_an_objective_of_requests_is_named_as_one(changed: Callable[..., Object]) -> None:
+    given = {"target": "40ms", "statistic": "p90", "scope": "Request"}
+    resolved = effective(parse(changed({"spec.slo.interTokenLatency": given})).spec)
+    assert resolved.inter_token_latency is not None
+    assert resolved.inter_token_latency.scope is LatencyScope.REQUEST
+    assert resolved.to_status(150).to_dict()["interTokenLatency"] == "p90/request <= 40ms"
+    of_tokens = effective(parse(changed({"spec.slo.interTokenLatency": given | {"scope": "Token"}})).spec)
+    assert str(of_tokens.inter_token_latency) == "p90 <= 40ms"
+    assert of_tokens.rolling == resolved.rolling
 
 
 def test_what_a_restart_has_chosen_is_in_force_and_the_ceiling_of_the_live_cap(

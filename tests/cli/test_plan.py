@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from llamaserver.api import parse
-from llamaserver.api.enums import Statistic
+from llamaserver.api.enums import LatencyScope, Statistic
 from llamaserver.cli.main import main
 from llamaserver.cli.snippet import snippet
 from llamaserver.control import Objective
@@ -78,6 +78,20 @@ def test_what_is_printed_can_be_pasted(profile: str) -> None:
     assert spec.engine.max_num_seqs is not None
     assert spec.engine.max_num_seqs >= made.chosen.cap
     assert (spec.accelerator is None) == (profile == "CPU")
+    assert spec.slo.inter_token_latency.scope is None
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_plan_for_requests_proposes_an_objective_of_requests() -> None:
+    demand = Demand("few", 40.0, [Request(1.0 * i, 200, 50) for i in range(30)])
+    made = plan(parse_profile("CPU"), demand, Statistic.P95, 0.030, scope=LatencyScope.REQUEST)
+    server = manifest(made)
+    server["metadata"]["namespace"] = "default"
+    spec = parse(server).spec
+    assert spec.slo is not None
+    assert spec.slo.inter_token_latency is not None
+    assert spec.slo.inter_token_latency.scope is LatencyScope.REQUEST
+    assert made.named == "p95/request"
     if spec.accelerator is not None:
         assert spec.accelerator.count == spec.engine.tensor_parallel_size == 4
 

@@ -64,6 +64,22 @@ def test_json_tells_means_and_their_interval_over_seeds() -> None:
     assert found["objective"] == {"statistic": "p95", "target_s": 0.03}
 
 
+def test_an_objective_of_requests_is_judged_by_those_that_finish() -> None:
+    asked = (*SHORT, "--policies", "default,llamaserver", "--objective", "p95/request:25ms")
+    found = json.loads(call(*asked, "--json").stdout)
+    assert found["objective"] == {"statistic": "p95", "target_s": 0.025, "scope": "Request"}
+    shares = {name: told["mean"]["violated_window_share"] for name, told in found["policies"].items()}
+    assert shares["default"] > 0.5 > shares["llamaserver"]
+    assert "p95 of requests' times per output token at most 25 ms" in call(*asked).stdout
+
+
+@pytest.mark.parametrize("objective", ["p95/token:30ms", "p95/:30ms", "p95/request", "request:30ms"])
+def test_another_scope_is_refused_with_an_example(objective: str) -> None:
+    result = call(*SHORT, "--objective", objective)
+    assert result.exit_code == 2
+    assert "as p95/request:40ms" in " ".join(result.output.replace("│", " ").split())
+
+
 def test_the_page_stands_alone_and_its_plots_are_whole(tmp_path: Path) -> None:
     result = call(
         *SHORT, "--shape", "step", "--max", "3", "--cold-start", "10s",

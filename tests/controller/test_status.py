@@ -633,3 +633,12 @@ def test_a_decision_is_told_with_its_reason() -> None:
     grown = status(facts(), fine, decisions=[scaled(1, 2, "queue p95 9s", NOW)])
     (item,) = news(fine, grown)
     assert (item.reason, item.message) == ("Scaled", "Replicas 1 -> 2: queue p95 9s")
+
+
+def test_what_an_objective_lacks_is_said_with_it_whatever_the_diagnosis() -> None:
+    told = report(Cause.AT_CAPACITY, met=None, itl_s=None)
+    lacks = "slo.interTokenLatency.scope is Request, and no engine tells the time per output token"
+    observed = replace(told.decision.observed, itl_lacks=lacks)
+    told = replace(told, decision=replace(told.decision, observed=observed))
+    found = next(one for one in judge(facts(report=told)) if str(one.type) == "SLOMet")
+    assert (found.status, str(found.reason), found.message) == (None, "NoData", lacks)

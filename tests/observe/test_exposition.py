@@ -61,7 +61,7 @@ def test_an_empty_or_foreign_body_is_missing_not_zero(body: str) -> None:
 def test_the_new_latency_name_wins_and_both_are_never_added(live: str) -> None:
     old = live.replace("inter_token_latency_seconds", "time_per_output_token_seconds")
     assert parsed(old).itl == parsed(live).itl
-    both = [line for line in old.splitlines() if "time_per_output_token" in line]
+    both = [line for line in old.splitlines() if ":time_per_output_token" in line]
     assert parsed(live + "\n".join(both) + "\n").itl == parsed(live).itl
 
 
@@ -169,3 +169,34 @@ def test_no_damage_to_a_body_raises_or_yields_nonsense(live: str, data: st.DataO
     else:
         assert result.itl.count == sum(result.itl.counts) >= 0
         assert all(0 <= e.kv_usage <= 1 and e.running >= 0 for e in result.engines)
+
+
+def test_times_per_output_token_of_a_release_that_tells_them(live: str) -> None:
+    found = parsed(live)
+    assert found.tpot is not None
+    assert found.finished is not None
+    assert found.tpot.count == found.finished > 50
+    assert 0.02 < found.tpot.sum_s / found.tpot.count < 0.05
+    assert found.unpaced == 0
+    lines = [line for line in live.splitlines() if "request_time_per_output_token" not in line]
+    assert parsed("\n".join(lines) + "\n").tpot is None
+
+
+def test_requests_of_one_token_are_counted_over_all_engines() -> None:
+    """The capture of 0.32 with requests that have finished, as its two engines would show them."""
+    text = read("v0.32.0_generated_dp2.prom")
+    tpot, lengths = "vllm:request_time_per_output_token_seconds", "vllm:request_generation_tokens"
+    for engine, zeros in ((0, 3), (1, 4)):
+        text = "".join(
+            line.rsplit(" ", 1)[0] + " 9.0\n"
+            if line.startswith((f"{tpot}_bucket", f"{tpot}_count")) and f'engine="{engine}"' in line
+            else line
+            for line in text.splitlines(keepends=True)
+        )
+        labels = f'engine="{engine}",model_name="m"'
+        text += (
+            f'{lengths}_bucket{{{labels},le="1.0"}} {zeros}.0\n{lengths}_bucket{{{labels},le="2.0"}} 8.0\n'
+        )
+    found = parsed(text)
+    assert found.tpot is not None
+    assert (found.tpot.count, found.unpaced) == (18, 7)

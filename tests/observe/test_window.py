@@ -202,3 +202,19 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
     found = windows["pod"]
     assert isinstance(found, NoWindow)
     assert found.why is Unusable.FIRST
+
+
+def test_a_request_of_one_token_is_no_fast_request() -> None:
+    """vLLM's histogram has it as 0 s, and no figure of it is told apart but that it had one token."""
+    first = sample(tpot=histogram(40, 0, 0, 0, sum_s=0.0), unpaced=40)
+    second = later(first, 12.0, tpot=histogram(70, 20, 0, 0, sum_s=0.4), unpaced=70)
+    window = run(first, second)[1]
+    assert isinstance(window, Window)
+    assert window.tpot == histogram(0, 20, 0, 0, sum_s=0.4)
+    # Where nobody counts those of one token, or more of them than there are, nothing is made up.
+    silent, odd = replace(second, unpaced=None), replace(second, unpaced=999)
+    for one, counts in ((silent, (30, 20, 0, 0)), (odd, (0, 20, 0, 0))):
+        window = run(first, one)[1]
+        assert isinstance(window, Window)
+        assert window.tpot is not None
+        assert window.tpot.counts == counts

@@ -162,3 +162,26 @@ def test_who_sets_a_limit_is_bounded_by_it() -> None:
     assert core.load is not None
     assert (core.load.running.max_tokens, core.load.running_unbounded.requests) == (300, 0)
     assert engine.bounded_finished == engine.finished > 0
+
+
+def test_the_time_per_output_token_of_a_request_is_the_mean_of_its_own_steps() -> None:
+    """All requests together: their paces by their tokens are the times of all tokens."""
+    engine = Engine(CPU_24M, between((20, 200), (2, 60)), seed=3)
+    engine.load(streams=20)
+    engine.run_until(60.0)
+    engine.load()
+    engine.run_until(200.0)
+    assert engine.idle
+    assert engine.tpot.count == engine.finished == len(engine.answers)
+    paces = [pace for _, pace, _ in engine.answers]
+    assert engine.tpot.total == pytest.approx(sum(paces))
+    slowest = max(y for _, y, batch in engine.log if batch)
+    assert max(paces) <= slowest
+    assert min(paces) > CPU_24M.a
+    alone = Engine(CPU_24M, lambda *_: (100, 50), step_noise=0.0)
+    alone.submit(0.0, 100, 50)
+    alone.run_until(10.0)
+    ((_, pace, _),) = alone.answers
+    steps = [y for _, y, batch in alone.log if batch]
+    assert len(steps) == 49
+    assert pace == pytest.approx(sum(steps) / 49)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llamaserver.api.enums import Statistic
+from llamaserver.api.enums import LatencyScope, Statistic
 from llamaserver.control import Objective
 from llamaserver.observe.series import SCRAPED_AT, Recorded, Series
 from llamaserver.observe.types import Distribution
@@ -348,3 +348,23 @@ def test_pools_follow_what_requests_are_like() -> None:
     early, late = ([p.outputs.draw(rng) for _ in range(500)] for p in (found[0], found[-1]))
     assert sum(early) / 500 == pytest.approx(20, rel=0.2)
     assert sum(late) / 500 > 60
+
+
+REQUESTS = Objective(0.030, Statistic.P95, itl_scope=LatencyScope.REQUEST)
+
+
+def test_a_history_is_judged_by_its_requests_where_the_objective_is(recording: Recording) -> None:
+    told = of(recording.series())
+    found = was(told, REQUESTS)
+    assert 0 < len(found.steps) <= len(was(told, P95).steps)
+    paces = sorted(pace for e in recording.world.ever() for _, pace, _ in e.answers)
+    lows, highs = zip(*(s.statistic for s in found.steps), strict=True)
+    assert min(lows) <= paces[int(0.95 * len(paces))] <= max(highs)
+    assert not any("objective of requests" in s for s in limits(told, found, REQUESTS))
+
+
+def test_a_history_that_does_not_tell_them_says_so(recording: Recording) -> None:
+    told = of(changed(recording.series(), lambda name, _: "request_time_per_output_token" not in name))
+    found = was(told, REQUESTS)
+    assert found.steps == []
+    assert any("vllm:request_time_per_output_token_seconds" in s for s in limits(told, found, REQUESTS))

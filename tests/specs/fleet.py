@@ -16,6 +16,11 @@ BAD = {
     "a duration with a space": Bad(
         {"spec.slo.interTokenLatency.target": "50 s"}, "spec.slo.interTokenLatency.target", "e.g. 50ms"
     ),
+    "a scope in lower case": Bad(
+        {"spec.slo.interTokenLatency": {"target": "50ms", "scope": "request"}},
+        "spec.slo.interTokenLatency.scope",
+        "Request",
+    ),
     "a negative duration": Bad({"spec.slo.queueTime.target": "-1ms"}, "spec.slo.queueTime.target", DURATION),
     "a duration of nothing": Bad(
         {"spec.slo.queueTime.target": "0.0s"}, "spec.slo.queueTime.target", DURATION

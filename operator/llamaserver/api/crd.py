@@ -118,6 +118,12 @@ def _columns() -> list[dict[str, Any]]:
         _column("Diagnosis", "string", ".status.diagnosis.cause", "The one illness named now, or Healthy."),
         _column("Age", "date", ".metadata.creationTimestamp", "Time since creation."),
         _wide(
+            "Objective",
+            "string",
+            ".status.effective.interTokenLatency",
+            "The latency objective: its statistic, of tokens or of requests, and its upper bound.",
+        ),
+        _wide(
             "Budget",
             "integer",
             ".status.tuning.numBatchedTokens",

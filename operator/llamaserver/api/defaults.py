@@ -7,12 +7,21 @@ from __future__ import annotations
 from typing import Final
 
 from llamaserver.api.duration import Duration
-from llamaserver.api.enums import MetricsSource, Precedence, PrefillBudget, ScalingMode, Statistic, TuningMode
+from llamaserver.api.enums import (
+    LatencyScope,
+    MetricsSource,
+    Precedence,
+    PrefillBudget,
+    ScalingMode,
+    Statistic,
+    TuningMode,
+)
 
 MAX_NUM_SEQS: Final = 256
 MAX_NUM_BATCHED_TOKENS: Final = 2048
 TENSOR_PARALLEL_SIZE: Final = 1
 STATISTIC: Final = Statistic.P95
+LATENCY_SCOPE: Final = LatencyScope.TOKEN
 PRECEDENCE: Final = Precedence.INTER_TOKEN_LATENCY
 TUNING_MODE: Final = TuningMode.AUTO
 PREFILL_BUDGET: Final = PrefillBudget.AUTO

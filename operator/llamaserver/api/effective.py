@@ -8,6 +8,7 @@ from typing import Final
 from llamaserver.api import defaults
 from llamaserver.api.duration import Duration, format_duration
 from llamaserver.api.enums import (
+    LatencyScope,
     MetricsSource,
     Precedence,
     PrefillBudget,
@@ -19,11 +20,17 @@ from llamaserver.api.offloadingrules import offloaded_bytes
 from llamaserver.api.parallel import other_parallel
 from llamaserver.api.quantity import format_bytes
 from llamaserver.api.rolling import rolling_digest
+from llamaserver.api.slo import InterTokenLatencySLO
 from llamaserver.api.source import Source, own_name, parse_uri
 from llamaserver.api.spec import LlamaServerSpec
 from llamaserver.api.status import EffectiveStatus
 
 TRACE_VARIABLE: Final = "VLLM_TRACE_FUNCTION"
+
+
+def named(statistic: Statistic, scope: LatencyScope) -> str:
+    """A statistic as people read it: p95 of tokens, p95/request of requests."""
+    return statistic.value if scope is LatencyScope.TOKEN else f"{statistic}/request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,7 @@ class Target:
 
     target: Duration
     statistic: Statistic
+    scope: LatencyScope = LatencyScope.TOKEN
 
     @property
     def seconds(self) -> float:
@@ -39,7 +47,7 @@ class Target:
         return self.target.seconds
 
     def __str__(self) -> str:
-        return f"{self.statistic} <= {self.target}"
+        return f"{named(self.statistic, self.scope)} <= {self.target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +159,7 @@ def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec
         max_num_batched_tokens=engine.max_num_batched_tokens or defaults.MAX_NUM_BATCHED_TOKENS,
         tensor_parallel_size=engine.tensor_parallel_size or defaults.TENSOR_PARALLEL_SIZE,
         workers=_workers(spec),
-        inter_token_latency=Target(itl.target, itl.statistic or defaults.STATISTIC) if itl else None,
+        inter_token_latency=_latency(itl) if itl else None,
         queue_time=Target(queue.target, queue.statistic or defaults.STATISTIC) if queue else None,
         precedence=(slo.precedence if slo else None) or defaults.PRECEDENCE,
         suspended=bool(spec.suspend),
@@ -179,6 +187,10 @@ def effective(spec: LlamaServerSpec, chosen: int | None = None) -> EffectiveSpec
             for variable in engine.env or ()
         ),
     )
+
+
+def _latency(itl: InterTokenLatencySLO) -> Target:
+    return Target(itl.target, itl.statistic or defaults.STATISTIC, itl.scope or defaults.LATENCY_SCOPE)
 
 
 def _replicas(spec: LlamaServerSpec) -> tuple[ScalingMode, int | None, int, int | None]:

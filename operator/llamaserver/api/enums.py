@@ -15,6 +15,13 @@ class Statistic(StrEnum):
     P99 = "p99"
 
 
+class LatencyScope(StrEnum):
+    """What the statistic of an inter-token latency is taken over."""
+
+    TOKEN = "Token"  # noqa: S105 - a token of text
+    REQUEST = "Request"
+
+
 class Precedence(StrEnum):
     """Which objective gives way when the replicas allowed cannot hold both."""
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from llamaserver.api.base import Group
 from llamaserver.api.duration import Duration
-from llamaserver.api.enums import Precedence, Statistic
+from llamaserver.api.enums import LatencyScope, Precedence, Statistic
 
 _STATISTIC = (
     "Which figure must stay under the target: mean, p50, p90, p95 or p99. Default: p95. A change takes "
@@ -23,6 +23,14 @@ class InterTokenLatencySLO(Group):
         "at the next tick, without a restart."
     )
     statistic: Statistic | None = Field(default=None, description=_STATISTIC)
+    scope: LatencyScope | None = Field(
+        default=None,
+        description="Token: the statistic is taken over the times between two tokens, of all streams "
+        "together. Request: over finished requests, each by its time per output token, which is the mean of "
+        "its own: a p95 then says that 95 of 100 answers came at this pace or faster, however uneven they "
+        "were. Engines whose figures come from /metrics alone have to be vLLM 0.11 or newer for it. Default: "
+        "Token. A change takes effect at the next tick, without a restart.",
+    )
 
 
 class QueueTimeSLO(Group):

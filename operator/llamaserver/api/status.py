@@ -57,7 +57,8 @@ class ObservedStatus(Group):
     inter_token_latency: Figure | None = Field(
         default=None,
         description="The declared statistic of the inter-token latency (p95 where none is), e.g. 41ms; with "
-        "<= or >= in front where the engine's own histogram tells no more.",
+        "<= or >= in front where the engine's own histogram tells no more. In the scope Request that of the "
+        "requests which finished lately.",
     )
     inter_token_latency_mean: Figure | None = Field(
         default=None, description="Mean inter-token latency, exact from sums and counts, e.g. 32ms."
@@ -333,7 +334,8 @@ class EffectiveStatus(Group):
     )
     inter_token_latency: Short | None = Field(
         default=None,
-        description="The objective in one phrase, such as `p95 <= 50ms`; absent for the batch objective.",
+        description="The objective in one phrase, such as `p95 <= 50ms`, or `p95/request <= 50ms` in the "
+        "scope Request; absent for the batch objective.",
     )
     queue_time: Short | None = Field(
         default=None, description="The queue objective in one phrase; absent when none is declared."

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from llamaserver.api.duration import parse_duration
-from llamaserver.api.enums import Statistic
+from llamaserver.api.enums import LatencyScope, Statistic
 from llamaserver.control import Objective
 
 
@@ -50,8 +50,13 @@ class Seconds(DurationParam):
         return seconds
 
 
+_REQUEST = "request"
+
+
 class ObjectiveParam(click.ParamType[Objective]):
-    """A latency objective such as p95:40ms, or `none` for as much throughput as there is."""
+    """A latency objective such as p95:40ms, or p95/request:40ms where it is of requests and not of tokens; or
+    `none` for as much throughput as there is.
+    """
 
     name = "statistic:duration"
 
@@ -60,16 +65,20 @@ class ObjectiveParam(click.ParamType[Objective]):
             return value
         if value == "none":
             return Objective(None)
-        statistic, _, target = str(value).partition(":")
+        what, _, target = str(value).partition(":")
+        statistic, of, scope = what.partition("/")
         known = [s.value for s in Statistic]
-        if statistic not in known or not target:
+        if statistic not in known or scope != (_REQUEST if of else "") or not target:
             self.fail(
-                f"{value!r} is no objective; write one of {', '.join(known)} and a duration, as p95:40ms",
+                f"{value!r} is no objective; write one of {', '.join(known)} and a duration, as p95:40ms, "
+                "or as p95/request:40ms for the time per output token of requests",
                 param,
                 ctx,
             )
         try:
-            return Objective(parse_duration(target), Statistic(statistic))
+            seconds = parse_duration(target)
+            of_what = LatencyScope.REQUEST if of else LatencyScope.TOKEN
+            return Objective(seconds, Statistic(statistic), itl_scope=of_what)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -103,5 +112,6 @@ objective_option = click.option(
     type=ObjectiveParam(),
     default="p95:30ms",
     show_default=True,
-    help="The latency between two tokens to hold: mean, p50, p90, p95 or p99, and a duration; or none.",
+    help="The latency between two tokens to hold: mean, p50, p90, p95 or p99, and a duration; "
+    "p95/request:30ms for that of requests, each by its time per output token; or none.",
 )

@@ -59,6 +59,7 @@ def plan(objective: Objective | None, cold_start: float, seed: int, as_json: boo
                 demand,
                 wanted.itl_statistic,
                 wanted.itl_s,
+                scope=wanted.itl_scope,
                 seed=seed,
                 cold_start_s=cold_start,
                 tell=progress.tell,
@@ -72,7 +73,7 @@ def _document(found: Plan) -> dict[str, Any]:
     profile = found.calibrated.profile
     return {
         "profile": {"name": found.calibrated.name, "source": found.calibrated.source},
-        "statistic": found.statistic.value,
+        "statistic": found.named,
         "by_itself": {"statistic_s": found.ceiling_s, **figures(found.ceiling)},
         "reachable_s": found.reachable_s,
         "objectives": [
@@ -101,9 +102,9 @@ def _text(found: Plan, demand: str) -> str:
             "",
             "One saturated replica under the law, for each objective:",
             *_rows(found),
-            f"By itself, with every place taken: {found.statistic} {_told(found.ceiling_s)}, "
+            f"By itself, with every place taken: {found.named} {_told(found.ceiling_s)}, "
             f"{found.ceiling.tokens_per_s:.0f} tokens/s.",
-            f"The strictest {found.statistic} that was found to hold: {_told(found.reachable_s)}.",
+            f"The strictest {found.named} that was found to hold: {_told(found.reachable_s)}.",
             "",
             f"The traffic itself on {found.replicas_min} to {found.replicas_max} replicas: "
             f"{100 * tried.violated_window_share:.1f} % of windows missed, "
@@ -119,7 +120,7 @@ def _text(found: Plan, demand: str) -> str:
 def _rows(found: Plan) -> list[str]:
     """The objectives, strictest first; the one that is planned for is marked."""
     profile = found.calibrated.profile
-    head = ("", f"{found.statistic} at most", "held", "tokens/s", "GPU-h/M tokens", "cap", "budget")
+    head = ("", f"{found.named} at most", "held", "tokens/s", "GPU-h/M tokens", "cap", "budget")
     body = [
         (
             ">" if p is found.chosen else "",

@@ -102,6 +102,12 @@ class View:
     """The tail is much smaller than when the cap was cut for it."""
     rare: bool
     """Prompts have been too rare for the percentile to see them, for a while."""
+    of_tail: bool
+    """The objective is a percentile of the tail, of tokens or of requests."""
+    of_requests: bool
+    """It is one of requests: the predictor is about the mean of tokens that holds it."""
+    answered: bool
+    """So many requests have finished that this mean is known."""
 
     @property
     def draining(self) -> bool:

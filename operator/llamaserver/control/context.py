@@ -40,12 +40,22 @@ class Context:
     @property
     def asked(self) -> tuple[float | None, str]:
         """Target in seconds, and statistic: what was learned for one pair says little of another."""
-        return self.objective.itl_s, self.objective.itl_statistic.value
+        return self.objective.itl_s, self.objective.itl_named
 
     @property
     def quantile(self) -> float:
         """That of the objective's statistic; 0 for a mean."""
         return QUANTILES.get(self.objective.itl_statistic, 0.0)
+
+    @property
+    def learned_for_this(self) -> bool:
+        """Whether what an earlier operator learned is of this statistic."""
+        seed = self.seed
+        return (
+            seed is not None
+            and seed.quantile == self.quantile
+            and bool(seed.per_request) is self.objective.of_requests
+        )
 
     @property
     def of_a_tail(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llamaserver.api.enums import Precedence, ScalingMode, TuningMode
+from llamaserver.control.answers import LOOKED_BACK_S, Finished, enough, lately
 from llamaserver.control.context import in_force
 from llamaserver.control.model import StepModel
 from llamaserver.control.objective import JUDGED_S, QUANTILES
@@ -146,7 +147,11 @@ def _all_met(objective: Objective, itl_met: bool | None, queue_met: bool | None)
 
 
 def observed(
-    objective: Objective, moments: Sequence[Moment], queue_now_s: float | None, now: float
+    objective: Objective,
+    moments: Sequence[Moment],
+    queue_now_s: float | None,
+    now: float,
+    finished: Sequence[Finished] = (),
 ) -> Observed:
     """The figures of the last JUDGED_S; gauges are those of the newest tick with any usable window.
 
@@ -157,7 +162,9 @@ def observed(
         return Observed(None, None, None, None, None, None, None, None, None)
     newest = recent[-1].fleet
     itl, queue = merged(m.fleet.itl for m in recent), merged(m.fleet.queue for m in recent)
-    found = statistic(itl, objective)
+    found, lacks = statistic(itl, objective), ""
+    if objective.of_requests and itl is not None and itl.count > 0:
+        found, lacks = _of_requests(objective, recent, finished, now)
     wait = _queue(queue, objective)
     seconds = sum(m.seconds for m in recent)
     itl_met = _met(found, objective.itl_s)
@@ -178,7 +185,29 @@ def observed(
         itl_met=itl_met,
         queue_met=queue_met,
         itl_relation="=" if found is None else found.relation,
+        itl_lacks=lacks if objective.itl_s is not None else "",
     )
+
+
+def _of_requests(
+    objective: Objective, recent: Sequence[Moment], finished: Sequence[Finished], now: float
+) -> tuple[Estimate | None, str]:
+    """The declared statistic over the requests that finished lately, or why it is not known."""
+    if all(m.fleet.tpot is None for m in recent):
+        return None, (
+            "slo.interTokenLatency.scope is Request, and no engine tells the time per output token of its "
+            "requests (vllm:request_time_per_output_token_seconds): use an image of vLLM 0.11 or newer, or "
+            "set slo.interTokenLatency.scope to Token"
+        )
+    which = objective.itl_statistic
+    found = lately(finished, which, now)
+    if found.count < enough(which):
+        return None, (
+            f"{found.count} requests have finished in the last {LOOKED_BACK_S:.0f} s, and it takes "
+            f"{enough(which)} to tell the {objective.itl_named}; until then it is bounded by the tokens. "
+            "Where so few ever finish, set slo.interTokenLatency.scope to Token"
+        )
+    return statistic(found, objective), ""
 
 
 def _rate(parts: Sequence[tuple[float, float]], seconds: float) -> float:

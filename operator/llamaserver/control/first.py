@@ -7,11 +7,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from llamaserver.control import kv
+from llamaserver.control import joint, kv
+from llamaserver.control.answers import enough
 from llamaserver.control.cap import SLOW_START_SEQS
 from llamaserver.control.context import Context, bounds, budget_range, in_force
-from llamaserver.control.joint import MARGIN as JOINT_MARGIN
-from llamaserver.control.joint import Plan
 from llamaserver.control.objective import MARGIN
 from llamaserver.control.state import Learned, PodState
 from llamaserver.observe.types import Sample
@@ -36,8 +35,20 @@ def _first_tail(ctx: Context) -> float | None:
     if known:
         return sorted(known)[len(known) // 2]
     seed = ctx.seed
-    same = seed is not None and seed.quantile == ctx.quantile
-    return seed.tail if same and seed is not None and seed.tail > 0.0 else None
+    return seed.tail if seed is not None and ctx.learned_for_this and seed.tail > 0.0 else None
+
+
+def first_kappa(ctx: Context, pod: PodState) -> float | None:
+    """What to believe of kappa before it was measured here: what peers have measured, else what an earlier
+    operator learned for this statistic of requests; None where nobody knows.
+    """
+    others = (p for p in ctx.peers if p.incarnation != pod.incarnation and p.asked == ctx.asked)
+    least = enough(ctx.objective.itl_statistic)
+    known = [p.kappa for p in others if p.kappa is not None and p.answers.requests >= least]
+    if known:
+        return sorted(known)[len(known) // 2]
+    seed = ctx.seed
+    return seed.kappa if seed is not None and ctx.learned_for_this and seed.kappa > 1.0 else None
 
 
 def _first_budget(ctx: Context, sample: Sample, cap: int | None) -> int | None:
@@ -62,7 +73,8 @@ def _first_budget(ctx: Context, sample: Sample, cap: int | None) -> int | None:
     tail = _first_tail(ctx)
     if seed is None or tail is None:
         return None
-    plan = Plan(seed.model(), seed.context, seed.prefill, JOINT_MARGIN * target_s / tail)
+    step_s = joint.planned_s(target_s, tail, ctx.objective.of_requests)
+    plan = joint.Plan(seed.model(), seed.context, seed.prefill, step_s)
     return takes.of(cap, plan.chunk(cap))
 
 
@@ -107,8 +119,8 @@ def _slow_start(ctx: Context, pod: PodState, sample: Sample, most: int) -> int:
 
 def _from_seed(ctx: Context, seed: Learned) -> int | None:
     """The cap an earlier operator found, or the one its model gives for a target that has changed since."""
-    target, quantile = ctx.objective.itl_s or 0.0, ctx.quantile
-    same = math.isclose(seed.target_s, target, rel_tol=1e-6) and (seed.quantile == quantile or target == 0.0)
+    target = ctx.objective.itl_s or 0.0
+    same = math.isclose(seed.target_s, target, rel_tol=1e-6) and (ctx.learned_for_this or target == 0.0)
     if seed.cap >= 1.0 and same:
         return int(seed.cap)
     if target == 0.0:
@@ -116,5 +128,5 @@ def _from_seed(ctx: Context, seed: Learned) -> int | None:
     slope = seed.model().mean_slope_s(seed.context, seed.prefill, seed.mixed)
     if slope <= 0.0 or seed.context <= 0.0:
         return None
-    kappa = seed.kappa if seed.quantile == quantile else max(1.0, seed.kappa)
+    kappa = seed.kappa if ctx.learned_for_this else max(1.0, seed.kappa)
     return max(1, math.floor((MARGIN * target / kappa - seed.a_s) / slope))

@@ -35,7 +35,10 @@ which the cap is cut.
 """
 MIN_CHUNK = 8
 """Prefill tokens beside a full batch, however little time is left: a prompt never starves."""
-MARGIN = 0.99
+MARGIN, REQUESTS_MARGIN = 0.99, 0.98
+"""Share of the target that a full step may take, beside the tail; of requests, whose tail is 1, for what
+steps scatter about the model.
+"""
 FIRST_TAIL = 1.12
 """The tail until it was measured: steps that scatter by some 7 % about the model."""
 TAIL_RANGE = (0.8, 1.8)
@@ -114,6 +117,11 @@ class Plan:
         return max(low, min(high, math.floor(most)))
 
 
+def planned_s(target_s: float, tail: float, of_requests: bool) -> float:
+    """T', what a full step may take by the model."""
+    return (REQUESTS_MARGIN if of_requests else MARGIN) * target_s / tail
+
+
 def full_step_s(model: StepModel, r: Record, quantile: float) -> float:
     """What the model gives for the steps among which the quantile of this record lies: with prefill, a
     deviation above its mean but no more than the budget had room for, unless steps that carry it are too rare
@@ -148,6 +156,19 @@ def tail_of(p: Predictor, history: History) -> float | None:
         beyond = sum(tokens * r.beyond(x * s) for tokens, r, s in weighed) / total
         low, high = (x, high) if beyond > allowed else (low, x)
     return high
+
+
+def tail_of_requests(p: Predictor, history: History) -> float:
+    """The tail of an objective of requests: its statistic, as kappa and the mean of tokens tell it, over the
+    duration of a full step.
+
+    At least 1. A request averages steps of which none takes longer than a full one, so one that meets nothing
+    but full steps is no slower; that others meet fewer is no reason to make full steps longer than the
+    target, for short answers would be late then.
+    """
+    full_s = sum(r.tokens * full_step_s(p.model, r, 1.0) for r in history.all)
+    seen_s = sum(r.sum_s for r in history.all)
+    return min(TAIL_RANGE[1], max(1.0, p.kappa * seen_s / full_s)) if full_s > 0.0 else 1.0
 
 
 def figure_of_plan(p: Predictor, records: Sequence[Record], tail: float) -> Figure:

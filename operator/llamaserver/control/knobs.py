@@ -58,10 +58,11 @@ def move(v: View) -> Move:
 def together(v: View) -> bool:
     """Whether cap and prefill budget are chosen together: for a tail, and once both prices are known.
 
-    A mean does not care how prefill is spread, and a median is best served by steps without any.
+    A mean does not care how prefill is spread, and a median is best served by steps without any. The tail of
+    requests are the short answers that came where prompts were thick; they gain where prefill is spread.
     """
     p = v.predictor
-    if not v.acting or p is None or p.quantile is None or p.quantile < TAIL_QUANTILE or v.budgets is None:
+    if not v.acting or p is None or not v.of_tail or v.budgets is None:
         return False
     # Rare also forbids to begin: what was measured under small chunks would promise a gain again at once.
     return not v.rare and (v.budget is not None or _gains(v, p))
@@ -72,11 +73,11 @@ def advised(v: View, before: Setpoint | None) -> Setpoint | None:
     or what a chunk of prefill costs is not known. `before` stays while the two are much the same.
     """
     p = v.predictor
-    if p is None or p.quantile is None or p.quantile < TAIL_QUANTILE or v.budgets is None:
+    if p is None or not v.of_tail or v.budgets is None:
         return None
     if v.rare or not _gains(v, p):
         return None
-    plan = _plan(v, p, joint.FIRST_TAIL)
+    plan = _plan(v, p, _first_tail(v))
     cap = _fitting(v, plan, joint.REST_ROOM)
     found = Setpoint(cap, v.budgets.of(cap, plan.chunk(cap)))
     return before if before is not None and _alike(before, found) else found
@@ -104,10 +105,12 @@ def _gains(v: View, p: Predictor) -> bool:
 
     Not where prefill is so rare that the percentile never sees it: there a whole prompt in one step is best.
     """
+    if v.of_requests and not v.answered:
+        return False  # by what is only believed of short answers it would always be worth it
     chunks = [r.chunk for r in p.records if r.chunk > 0.0]
     if v.model is None or not chunks or not joint.known(v.model, max(chunks)):
         return False
-    plan = _plan(v, p, joint.FIRST_TAIL)
+    plan = _plan(v, p, _first_tail(v))
     return _fitting(v, plan, joint.RAISE_ROOM) >= WORTH_IT * wanted_seqs(v, p)
 
 
@@ -121,7 +124,7 @@ def _move_together(v: View) -> Move:
     assert v.predictor is not None
     assert v.budgets is not None
     shifted = v.budget is None or has_shifted(v)
-    tail = joint.FIRST_TAIL if v.budget is None else joint.learned_tail(v.tail, v.predictor, v.history)
+    tail = _first_tail(v) if v.budget is None else _tail(v, v.predictor)
     plan = replace(_plan(v, v.predictor, tail), context=_grown(v))
     usual = replace(plan, context=v.usual_context)
     wanted = _fitting(v, usual, joint.RAISE_ROOM)
@@ -143,10 +146,21 @@ def _move_together(v: View) -> Move:
     return Move(cap, (*trail, verdict), best, shifted, budget, tail)
 
 
+def _first_tail(v: View) -> float:
+    """The tail before the budget was moved."""
+    return 1.0 if v.of_requests else joint.FIRST_TAIL
+
+
+def _tail(v: View, p: Predictor) -> float:
+    if v.of_requests:
+        return joint.tail_of_requests(p, v.history)
+    return joint.learned_tail(v.tail, p, v.history)
+
+
 def _plan(v: View, p: Predictor, tail: float) -> joint.Plan:
     assert v.model is not None
     assert v.budgets is not None
-    step_s = joint.MARGIN * p.target_s / tail
+    step_s = joint.planned_s(p.kappa * p.target_s, tail, v.of_requests)
     return joint.Plan(v.model, v.context, v.prefill, step_s, v.budgets.least_chunk)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 
 from llamaserver.api.enums import TuningMode
-from llamaserver.control import binding, imbalance, kv, straggler, trend
+from llamaserver.control import answers, binding, imbalance, kv, straggler, trend
 from llamaserver.control import facts as about
 from llamaserver.control.context import Context, budget_use
 from llamaserver.control.diagnosis import ailing, diagnose
@@ -44,7 +44,10 @@ def decide(
     moments = _moments(state, windows, now)
     waiting = sum(w.waiting_for_room for w in good)
     queue_now_s = about.queue_now(objective, moments, waiting, now)
-    observed = about.observed(objective, moments, queue_now_s, now)
+    finished = state.finished
+    if objective.of_requests:
+        finished = answers.remembered(finished, moments[-1].fleet.tpot, objective.itl_statistic, now)
+    observed = about.observed(objective, moments, queue_now_s, now, finished)
     facts = Facts(
         objective=objective,
         limits=limits,
@@ -73,6 +76,7 @@ def decide(
         diagnosis=diagnosed,
         binding=binding.settle(state.binding, seen),
         moments=moments,
+        finished=finished,
         trend=trend.follow(state.trend, facts),
         relief=relief(state.relief, demand, facts, dt),
         kappa=_kappa(state.kappa, observed),
@@ -180,16 +184,13 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
     prompts = [p.kv.prompt for p in known if p.kv.prompt is not None]
     ratios = [kv.stop_ratio(p.kv) for p in known if p.kv.allowed > 0.0]
     outputs = [p.kv.output for p in known if p.kv.output is not None]
+    target, quantile = objective.itl_s or 0.0, QUANTILES.get(objective.itl_statistic, 0.0)
+    cap, per_request = 0.0, float(objective.of_requests)
     if held and caps:
-        cap, target, quantile = (
-            float(median(caps)),
-            objective.itl_s or 0.0,
-            QUANTILES.get(objective.itl_statistic, 0.0),
-        )
+        cap = float(median(caps))
     elif before is not None:
         cap, target, quantile = before.cap, before.target_s, before.quantile
-    else:
-        cap, target, quantile = 0.0, objective.itl_s or 0.0, QUANTILES.get(objective.itl_statistic, 0.0)
+        per_request = before.per_request
     return Learned(
         a_s=max(1e-9, model.a_s),
         b_s=model.b_s,
@@ -211,6 +212,7 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
         tail=_middle([p.tail for p in known if p.tail is not None and p.budget is not None]),
         cold_start_s=fleet.cold_start_s or (before.cold_start_s if before is not None else 0.0),
         stop_ratio=_middle(ratios) or (before.stop_ratio if before is not None else 0.0),
+        per_request=per_request,
     )
 
 

@@ -67,6 +67,8 @@ class Predictor:
     quantile: float | None
     dispersion: float = 1.0
     """Variance of the figure from window to window, over what independent steps would give."""
+    kappa: float = 1.0
+    """For an objective of requests, which is held by the mean of tokens: its own target over `target_s`."""
 
     def over(self, records: Sequence[Record]) -> Predictor:
         """The same question, asked of other records."""

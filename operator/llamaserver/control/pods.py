@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from llamaserver.control import kv
+from llamaserver.control import answers, kv
 from llamaserver.control.cap import (
     FORECAST_PATIENCE_S,
     NO_RAISE_AFTER_PREEMPTION_S,
@@ -13,7 +13,7 @@ from llamaserver.control.cap import (
     View,
 )
 from llamaserver.control.context import Context, bounds, budget_range, in_force, settable
-from llamaserver.control.first import begun
+from llamaserver.control.first import begun, first_kappa
 from llamaserver.control.history import History, Record, forget_archive, record_of, remember
 from llamaserver.control.knobs import advised, move, rare
 from llamaserver.control.model import StepModel
@@ -120,14 +120,14 @@ def with_window(
         pod = _born(ctx, pod, sample)
     asked = ctx.asked
     if pod.asked != asked:
-        pod = replace(_fresh(pod), asked=asked, dispersion=1.0, tail=None)
+        pod = replace(_fresh(pod), asked=asked, dispersion=1.0, tail=None, kappa=None)
     can = settable(sample)
     if can and (not ctx.acting or pod.cap is None):
         pod = begun(ctx, pod, sample) if ctx.acting else replace(pod, cap=in_force(sample), budget=None)
     running = max(e.running for e in sample.engines)
     applied = pod.cap is not None and running <= pod.cap + 1 and pod.cap == in_force(sample)
     record = record_of(window)
-    pod = _learn(ctx, pod, window, record, applied and ctx.acting)
+    pod = _answered(ctx, _learn(ctx, pod, window, record, applied and ctx.acting), window)
     pod = replace(pod, budget=_takes(ctx, pod.budget, sample, can), rare_since=_rare_since(ctx, pod, sample))
     predictor = _predictor(ctx, pod)
     if not can or pod.cap is None:
@@ -149,6 +149,7 @@ def _born(ctx: Context, before: PodState | None, sample: Sample) -> PodState:
             before,
             incarnation=sample.incarnation,
             history=History(archive=before.history.archive),
+            answers=replace(before.answers, spans=()),
             kv=replace(before.kv, generations=0.0, footprint=None, preempted=0.0, held=0.0),
         )
     seed = ctx.seed
@@ -206,6 +207,22 @@ def _learn(ctx: Context, pod: PodState, w: Window, record: Record | None, applie
     )
 
 
+def _answered(ctx: Context, pod: PodState, w: Window) -> PodState:
+    """The pod with the requests that have finished, and what they say of kappa."""
+    if not ctx.objective.of_requests or ctx.objective.itl_s is None:
+        return pod
+    which, output = ctx.objective.itl_statistic, pod.kv.output
+    pod = replace(pod, answers=answers.follow(pod.answers, w, output))
+    if not pod.history.recent:
+        return pod
+    first = first_kappa(ctx, pod)
+    if first is None:
+        first = answers.bound(pod.history.all, which, output)
+    found = answers.kappa(pod.answers, which, first)
+    held = pod.kappa is not None and abs(found - pod.kappa) <= answers.HELD * pod.kappa
+    return pod if held else replace(pod, kappa=found)
+
+
 def _usual_context(before: float, record: Record, w: Window) -> float:
     """Resident tokens per sequence, followed as fast as those that run are replaced: few sequences of very
     different lengths scatter much, and each generation anew.
@@ -219,8 +236,13 @@ def _usual_context(before: float, record: Record, w: Window) -> float:
 def _predictor(ctx: Context, pod: PodState) -> Predictor | None:
     if ctx.objective.itl_s is None or ctx.model is None or not pod.history.recent:
         return None
-    quantile = QUANTILES.get(ctx.objective.itl_statistic)
     target_s = ctx.objective.itl_s * ctx.relief
+    if ctx.objective.of_requests:
+        kappa = pod.kappa or 1.0
+        return Predictor(
+            ctx.model, pod.history.all, pod.context, target_s / kappa, None, pod.dispersion, kappa
+        )
+    quantile = QUANTILES.get(ctx.objective.itl_statistic)
     return Predictor(ctx.model, pod.history.all, pod.context, target_s, quantile, pod.dispersion)
 
 
@@ -272,6 +294,9 @@ def _view(ctx: Context, pod: PodState, w: Window, predictor: Predictor | None) -
         tail=pod.tail,
         calmer=pod.tail is not None and pod.cut_tail is not None and pod.tail < CALMER * pod.cut_tail,
         rare=pod.rare_since is not None and ctx.now - pod.rare_since >= RARE_S,
+        of_tail=ctx.of_a_tail,
+        of_requests=ctx.objective.of_requests,
+        answered=answers.known(pod.answers, ctx.objective.itl_statistic),
     )
 
 
@@ -287,9 +312,13 @@ def _moved(pod: PodState, view: View, result: Move, ctx: Context, other_lengths:
         pod = replace(pod, cut_tail=result.tail)
     pod = replace(pod, best=result.best, tail=result.tail if result.tail is not None else pod.tail)
     if ctx.acting:
+        other = (result.budget is None) != (pod.budget is None)
         pod = replace(pod, budget=result.budget)
+        if other:  # answers are another kind of uneven where prefill is spread
+            pod = replace(pod, answers=answers.doubted(pod.answers, ctx.objective.itl_statistic))
     if result.shifted:
-        pod = replace(_fresh(pod), history=forget_archive(pod.history))
+        doubted = answers.doubted(pod.answers, ctx.objective.itl_statistic)
+        pod = replace(_fresh(pod), history=forget_archive(pod.history), answers=doubted)
     if not ctx.acting or result.cap == before:
         return pod
     if result.cap > before:

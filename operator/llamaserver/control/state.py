@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
 from llamaserver.api.enums import Binding
+from llamaserver.control.answers import Answers, Finished
 from llamaserver.control.arrivals import Arrivals
 from llamaserver.control.history import History
 from llamaserver.control.kv import KvState
@@ -47,9 +48,15 @@ class Learned:
     """Of control/joint.py; 0 where the prefill budget was not moved."""
     cold_start_s: float = 0.0
     stop_ratio: float = 0.0
+    per_request: float = 0.0
+    """1 where kappa and cap are of an objective of requests, 0 where they are of one of tokens."""
 
     def to_dict(self) -> dict[str, float]:
-        return {name: float(value) for name, value in asdict(self).items()}
+        """Every figure by its name; that of the scope only where it is not the usual one."""
+        found = {name: float(value) for name, value in asdict(self).items()}
+        if not self.per_request:
+            del found["per_request"]
+        return found
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, object]) -> Learned:
@@ -69,8 +76,8 @@ class Learned:
             raise ValueError(
                 "learned figures out of range: kappa, sharing > 0, quantile in [0, 1) are needed"
             )
-        if values["stop_ratio"] > 1.0:
-            raise ValueError("learned figures out of range: stop_ratio in [0, 1] is needed")
+        if values["stop_ratio"] > 1.0 or values["per_request"] > 1.0:
+            raise ValueError("learned figures out of range: stop_ratio, per_request in [0, 1] are needed")
         return cls(**values)
 
     def model(self) -> StepModel:
@@ -87,8 +94,8 @@ class Learned:
         )
 
 
-_LEARNED_LATER: Mapping[str, object] = {"stop_ratio": 0.0, "tail": 0.0}
-"""Figures that a status written by an older version lacks, and what stands for unknown."""
+_LEARNED_LATER: Mapping[str, object] = {"stop_ratio": 0.0, "tail": 0.0, "per_request": 0.0}
+"""Figures that a status may lack, mostly for an older version wrote it, and what stands for them."""
 
 
 def _number(name: str, value: object) -> float:
@@ -143,6 +150,10 @@ class PodState:
     """Where the cap is heading, by the newest estimate; for telling people."""
     advised: Setpoint | None = None
     """Both knobs as they were advised last, for an engine that is only looked at."""
+    answers: Answers = field(default_factory=Answers)
+    """Its finished requests; followed where the objective is one of requests."""
+    kappa: float | None = None
+    """The statistic of those over the mean of tokens, as the law works with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +314,8 @@ class State:
     binding: BindingState = field(default_factory=BindingState)
     moments: tuple[Moment, ...] = ()
     """The fleet's newest windows: what people judge, and how fast requests leave."""
+    finished: tuple[Finished, ...] = ()
+    """The requests that an objective of requests is judged by now."""
     relief: float = 1.0
     """How far the ITL target is stretched because the queue has precedence; 1 is not at all."""
     trend: Trend = field(default_factory=Trend)

@@ -47,7 +47,7 @@ def follow(trend: Trend, facts: Facts) -> Trend:
     While pods come and go nothing is learned nor judged: the old are not what is declared, and the few that
     are left, or are up already, carry the load of all.
     """
-    asked = (facts.objective.itl_s, facts.objective.itl_statistic.value, facts.limits.rolling)
+    asked = (facts.objective.itl_s, facts.objective.itl_named, facts.limits.rolling)
     live = any(pod.settable for pod in facts.pods)
     live_at = facts.now if live else trend.live_at
     if facts.limits.started is None or trend.asked[2] != asked[2]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llamaserver.api.enums import Binding, Precedence, ScalingMode, Statistic, TuningMode
+from llamaserver.api.effective import named
+from llamaserver.api.enums import Binding, LatencyScope, Precedence, ScalingMode, Statistic, TuningMode
 from llamaserver.control.line import Load
 from llamaserver.observe.types import Doubt
 
@@ -44,6 +45,17 @@ class Objective:
     queue_s: float | None = None
     queue_statistic: Statistic = Statistic.P95
     precedence: Precedence = Precedence.INTER_TOKEN_LATENCY
+    itl_scope: LatencyScope = LatencyScope.TOKEN
+
+    @property
+    def of_requests(self) -> bool:
+        """Whether the latency is that of whole answers, each by its time per output token."""
+        return self.itl_scope is LatencyScope.REQUEST
+
+    @property
+    def itl_named(self) -> str:
+        """The statistic of the latency as people read it."""
+        return named(self.itl_statistic, self.itl_scope)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +234,7 @@ class Observed:
     """The fleet's figures over the last usable windows, as status shows them. None means not known now."""
 
     itl_s: float | None
-    """The declared statistic of the inter-token latency."""
+    """The declared statistic of the inter-token latency, of tokens or of the requests that finished."""
     itl_mean_s: float | None
     queue_s: float | None
     running: int | None
@@ -239,6 +251,10 @@ class Observed:
     """Each objective by itself; None when it is not declared or not known now."""
     itl_relation: str = "="
     """How `itl_s` is to be read: "=", or "<=" and ">=" where coarse buckets only give a bound."""
+    itl_lacks: str = ""
+    """Why `itl_s` is not known although tokens are made: what engines do not tell, or how few requests have
+    finished.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ def _slo_met(spec: EffectiveSpec, report: Report) -> Judgement:
         return Judgement(type_, None, Reason.NO_OBJECTIVE, "no objective is declared")
     if met is None:
         reason = Reason.NO_TRAFFIC if diagnosis.cause is Cause.IDLE else Reason.NO_DATA
-        return Judgement(type_, None, reason, diagnosis.message or "nothing was measured lately")
+        text = decision.observed.itl_lacks or diagnosis.message or "nothing was measured lately"
+        return Judgement(type_, None, reason, text)
     if met:
         return Judgement(type_, True, Reason.OBJECTIVE_MET, "every declared objective is met")
     healthy = diagnosis.cause in (Cause.HEALTHY, Cause.IDLE)

@@ -306,6 +306,7 @@ def objective(spec: EffectiveSpec) -> Objective:
         queue_s=queue.seconds if queue else None,
         queue_statistic=queue.statistic if queue else plain.queue_statistic,
         precedence=spec.precedence,
+        itl_scope=itl.scope if itl else plain.itl_scope,
     )
 
 

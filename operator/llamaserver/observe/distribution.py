@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -70,6 +70,14 @@ def subtract(later: Distribution, earlier: Distribution) -> Distribution:
     if any(c < 0 for c in counts) or sum_s < -1e-9 * max(1.0, abs(earlier.sum_s)):
         raise MismatchError("a cumulative count went down")
     return Distribution(later.count - earlier.count, max(0.0, sum_s), edges, counts, later.exact)
+
+
+def without_zeros(d: Distribution, zeros: int) -> Distribution:
+    """`d` without so many observations of 0 s, which lie in its first bucket; those that are not there stay
+    away.
+    """
+    gone = min(max(0, zeros), d.counts[0])
+    return replace(d, count=d.count - gone, counts=(d.counts[0] - gone, *d.counts[1:])) if gone else d
 
 
 def mean(d: Distribution) -> float | None:

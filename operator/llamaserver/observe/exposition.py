@@ -212,6 +212,17 @@ def _finished(scrape: _Scrape) -> int | None:
     return sum(ended) if ended else None
 
 
+def _unpaced(scrape: _Scrape) -> int | None:
+    """Finished requests of at most one token, by the bucket that has them alone; None where there is none."""
+    name = names.UNPACED[0]
+    single = [
+        _whole(name, value)
+        for labels, value in scrape.plain(names.UNPACED)
+        if _edge(name, labels.get("le", "")) == 1.0
+    ]
+    return sum(single) if single else None
+
+
 def _capacity_tokens(scrape: _Scrape) -> dict[int | None, int]:
     """KV capacity in tokens by engine, under None where the series carries no engine label."""
     capacity: dict[int | None, int] = {}
@@ -310,4 +321,5 @@ def _sample(scrape: _Scrape, at: float, incarnation: str) -> Sample:
         generation_tokens=generated,
         finished=_finished(scrape),
         engine_steps=None if steps is None else steps.count,
+        unpaced=_unpaced(scrape),
     )

@@ -32,6 +32,8 @@ class FleetWindow:
     preemptions_per_s: float
     finished: int | None
     """Requests finished; None when no pod tells."""
+    tpot: Distribution | None = None
+    """Times per output token of those requests; None when no pod tells."""
 
     @property
     def waiting_for_room(self) -> int:
@@ -84,4 +86,5 @@ def aggregate(windows: Windows) -> FleetWindow:
         tokens_per_s=sum(w.generation_tokens / w.dt for w in good),
         preemptions_per_s=sum(w.preemptions / w.dt for w in good),
         finished=sum(known) if (known := [w.finished for w in good if w.finished is not None]) else None,
+        tpot=merged(w.tpot for w in good),
     )

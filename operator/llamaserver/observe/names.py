@@ -30,6 +30,8 @@ ITL = (
     "time_per_output_token_seconds",
 )  # renamed in 0.11; the old one gone in 0.13
 TPOT = ("request_time_per_output_token_seconds",)
+UNPACED = ("request_generation_tokens_bucket",)
+"""Its bucket of one token has the finished requests that TPOT counts as 0 s: they had nothing to wait for."""
 TTFT = ("time_to_first_token_seconds",)
 QUEUE = ("request_queue_time_seconds",)
 STEPS = ("iteration_tokens_total",)  # a histogram whose name ends like a counter's; its _count counts steps
@@ -56,6 +58,7 @@ _PLAIN = (
     CACHED_PROMPT_TOKENS,
     GENERATION_TOKENS,
     FINISHED,
+    UNPACED,
     CACHE_CONFIG,
 )
 _HISTOGRAMS = (ITL, TPOT, TTFT, QUEUE, STEPS)

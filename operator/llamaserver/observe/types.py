@@ -223,6 +223,8 @@ class Sample:
     bounded_max_tokens: int | None = None
     bounded_generation_tokens: int | None = None
     """Of finished requests whose `max_tokens` said something: what they were allowed and what they made."""
+    unpaced: int | None = None
+    """Finished requests of at most one token that `tpot` counts as 0 s; None where it counts none of them."""
     clock_s: float | None = None
     """The engine's own monotonic clock, which times a window better than when the answer arrived."""
     every_s: float | None = None
@@ -280,7 +282,8 @@ class Still:
 class Window:
     """Exact deltas between two samples of one incarnation, plus the gauges at the window's end.
 
-    `dt` is in seconds. `itl`, `ttft`, `queue`, `tpot` hold only what happened inside the window.
+    `dt` is in seconds. `itl`, `ttft`, `queue`, `tpot` hold only what happened inside the window; `tpot` has
+    one value for each request that finished and had more than one token.
     """
 
     pod: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from llamaserver.observe.distribution import MismatchError, subtract
+from llamaserver.observe.distribution import MismatchError, subtract, without_zeros
 from llamaserver.observe.stillness import Course, follow, stillness, testifies
 from llamaserver.observe.types import (
     Distribution,
@@ -163,6 +163,13 @@ def _part(new: Distribution | None, old: Distribution | None) -> Distribution | 
     return None if new is None or old is None else subtract(new, old)
 
 
+def _paced(sample: Sample, base: Sample) -> Distribution | None:
+    """Times per output token of the requests that finished, without those that had a single token."""
+    found = _part(sample.tpot, base.tpot)
+    unpaced = _less(sample.unpaced, base.unpaced)
+    return found if found is None or unpaced is None else without_zeros(found, unpaced)
+
+
 def _moments(new: list[StepMoments | None], old: list[StepMoments | None]) -> StepMoments | None:
     """The sums over all engines of what was added; engines add up because each step is an observation."""
     total = dict.fromkeys(_MOMENTS, 0)
@@ -197,7 +204,7 @@ def _difference(pod: str, base: Sample, sample: Sample) -> Window:
         dt=_seconds(base, sample),
         last=sample,
         itl=subtract(sample.itl, base.itl),
-        tpot=_part(sample.tpot, base.tpot),
+        tpot=_paced(sample, base),
         ttft=_part(sample.ttft, base.ttft),
         queue=_part(sample.queue, base.queue),
         steps=_less(sample.engine_steps, base.engine_steps),

@@ -30,7 +30,7 @@ PLAIN = (
         names.CACHE_CONFIG,
     ),
 )
-HISTOGRAMS = (names.ITL, names.TTFT, names.PROMPT_LENGTHS, names.OUTPUT_LENGTHS)
+HISTOGRAMS = (names.ITL, names.TPOT, names.TTFT, names.PROMPT_LENGTHS, names.OUTPUT_LENGTHS)
 TUNER = (names.CAP, names.CEILING, names.BUDGET)
 WITHOUT_MODEL = (*names.CACHE_CONFIG, *TUNER)
 """Metrics that have no label model_name."""

@@ -9,20 +9,26 @@ from llamaserver.api.enums import Statistic
 from llamaserver.control.objective import JUDGED_S, QUANTILES
 
 Token = tuple[float, float, int]
-"""(when, seconds since the one before, how many such tokens)."""
+"""(when, seconds since the one before, how many such tokens); or of a request: (when it ended, seconds per
+output token, 1).
+"""
 
 
 def windows(
-    tokens: Iterable[Token], start: float, seconds: float = JUDGED_S
+    tokens: Iterable[Token], start: float, seconds: float = JUDGED_S, least: int = 1
 ) -> Iterator[tuple[float, list[tuple[float, int]]]]:
-    """(end of the window, its (seconds, tokens)) for each of `seconds` from `start` on that has tokens."""
-    at, window = start, list[tuple[float, int]]()
+    """(end of the window, its (seconds, tokens)) for each of `seconds` from `start` on that has tokens; one
+    with fewer than `least` goes on for as long again.
+    """
+    at, window, held = start, list[tuple[float, int]](), 0
     for t, y, n in sorted(token for token in tokens if token[0] > start and token[2]):
         while t > at + seconds:
-            if window:
-                yield at + seconds, window
-            at, window = at + seconds, []
+            at += seconds
+            if held >= least:
+                yield at, window
+                window, held = [], 0
         window.append((y, n))
+        held += n
 
 
 def statistic(window: Sequence[tuple[float, int]], which: Statistic) -> float:

@@ -69,6 +69,8 @@ class Engine:
         """(time, step seconds, decoding sequences) of every step."""
         self.gaps: list[tuple[float, float, int]] = []
         """(time, seconds since the one before, 1) of every first token after a preemption."""
+        self.answers: list[tuple[float, float, int]] = []
+        """(time, seconds per output token after the first, 1) of every request that ended and had more."""
         self.waits: list[tuple[float, float]] = []
         """(time, seconds from arrival) of every first token."""
         self.queued: list[tuple[float, float]] = []
@@ -301,6 +303,7 @@ class Engine:
             self.ttft.add(waited)
             self.waits.append((self.now, waited))
             self.prompt_tokens += s.prompt
+            s.first_token = self.now
         else:
             gap = self.now - s.last_token
             self.itl.add(gap)
@@ -327,7 +330,10 @@ class Engine:
             self.bounded_finished += 1
             self.bounded_most += s.most
             self.bounded_out += s.generated
-        self.tpot.add((self.now - s.arrived) / s.generated)
+        if s.generated > 1:
+            pace = (self.now - s.first_token) / (s.generated - 1)
+            self.tpot.add(pace)
+            self.answers.append((self.now, pace, 1))
         self.live_streams -= s.stream
 
     def bounded(self, s: Sequence) -> bool:

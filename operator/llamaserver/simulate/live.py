@@ -86,7 +86,7 @@ class LiveEngine(Engine):
             if sequence.generated >= sequence.output:
                 self._finish(sequence)
         # What the plant keeps for its reports would grow for as long as the server lives.
-        for record in (self.log, self.gaps, self.waits, self.queued):
+        for record in (self.log, self.gaps, self.answers, self.waits, self.queued):
             record.clear()
         ended = Ended(begun.decoding, self._prefilled, self._finished)
         self._prefilled, self._finished = [], []

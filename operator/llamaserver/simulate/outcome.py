@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 
 from llamaserver.control.objective import JUDGED_S
-from llamaserver.simulate.clients import quantiles, reversals, statistic, windows
+from llamaserver.simulate.clients import Token, quantiles, reversals
 from llamaserver.simulate.profiles import Profile
 from llamaserver.simulate.world import World
 
@@ -91,15 +92,10 @@ def judged(
     window_s: float = JUDGED_S,
 ) -> Traced:
     """The figures of a world that has run, the objective judged over windows of `window_s`."""
-    which, target = world.objective.itl_statistic, world.objective.itl_s
+    target = world.objective.itl_s
     tokens = world.tokens(SETTLE_S)
-    judged_windows = list(windows(tokens, SETTLE_S, window_s))
-    seen = [(at, statistic(window, which)) for at, window in judged_windows]
-    good = sum(
-        sum(n for _, n in window)
-        for (_, window), (_, value) in zip(judged_windows, seen, strict=True)
-        if target is None or value <= target
-    )
+    seen = world.judged(SETTLE_S, window_s)
+    good = _good(tokens, seen, target)
     p50, p95, p99 = quantiles([(y, n) for _, y, n in tokens], (0.5, 0.95, 0.99))
     firsts = [wait for e in world.ever() for t, wait in e.waits if t > SETTLE_S]
     waiting = [s for e in world.ever() for s in e.waiting if s.generated == 0]
@@ -139,6 +135,15 @@ def judged(
         moments=moments,
         itl_mean_s=sum(y * n for _, y, n in tokens) / sum(n for *_, n in tokens) if tokens else math.nan,
     )
+
+
+def _good(tokens: Sequence[Token], seen: Sequence[tuple[float, float]], target: float | None) -> int:
+    """Tokens that were made in windows which held the target."""
+    ends = [at for at, _ in seen]
+    held = [target is None or value <= target for _, value in seen]
+    # A token at the very end of a window is of that window.
+    of = [(bisect_left(ends, t), n) for t, _, n in tokens]
+    return sum(n for i, n in of if i < len(held) and held[i])
 
 
 def _per_minute(world: World, moments: Sequence[Moment]) -> float:

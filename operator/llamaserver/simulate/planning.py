@@ -14,7 +14,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from llamaserver.api.duration import format_duration
-from llamaserver.api.enums import Statistic
+from llamaserver.api.effective import named
+from llamaserver.api.enums import LatencyScope, Statistic
 from llamaserver.control import Objective
 from llamaserver.simulate.clients import statistic
 from llamaserver.simulate.compare import Scenario, Tell, run, silently
@@ -65,6 +66,7 @@ class Plan:
 
     calibrated: Calibrated
     statistic: Statistic
+    scope: LatencyScope
     ceiling: Outcome
     """Of the engine by itself, saturated."""
     ceiling_s: float
@@ -78,6 +80,11 @@ class Plan:
     """The engines that are proposed: started with what the law needs and some room."""
     tried: Outcome
     """A fleet of these engines with these bounds under the traffic itself."""
+
+    @property
+    def named(self) -> str:
+        """The statistic as people read it."""
+        return named(self.statistic, self.scope)
 
     @property
     def reachable_s(self) -> float | None:
@@ -101,6 +108,7 @@ def plan(
     which: Statistic,
     target_s: float | None = None,
     *,
+    scope: LatencyScope = LatencyScope.TOKEN,
     seed: int = 1,
     cold_start_s: float = 60.0,
     tell: Tell = silently,
@@ -108,8 +116,9 @@ def plan(
     """The plan for a traffic. With `target_s` for that target, else for the strictest that keeps most of the
     throughput. Raises SimulationError where nothing that was tried holds.
     """
-    replica = _Replica(calibrated.profile, lengths_of(demand), seed, tell)
-    ceiling = replica.saturated(Objective(None, which), policy("default"), "the engine by itself")
+    replica = _Replica(calibrated.profile, lengths_of(demand), seed, scope, tell)
+    by_itself = Objective(None, which, itl_scope=scope)
+    ceiling = replica.saturated(by_itself, policy("default"), "the engine by itself")
     tokens = [(1.0 * value, 1) for _, value in ceiling.windows]
     ceiling_s = statistic(tokens, Statistic.P50) if tokens else math.nan
     points = _points(replica, which, ceiling_s, target_s)
@@ -127,7 +136,9 @@ def plan(
         seeds=(seed,),
     )
     tried = run(scenario, demand, policy(LAW), seed, lambda share: tell("the fleet", share)).outcome
-    return Plan(calibrated, which, ceiling.outcome, ceiling_s, points, chosen, least, most, started, tried)
+    return Plan(
+        calibrated, which, scope, ceiling.outcome, ceiling_s, points, chosen, least, most, started, tried
+    )
 
 
 @dataclass(frozen=True)
@@ -137,6 +148,7 @@ class _Replica:
     profile: Profile
     lengths: Lengths
     seed: int
+    scope: LatencyScope
     tell: Tell
 
     def saturated(self, objective: Objective, by: Policy, name: str) -> Traced:
@@ -146,8 +158,8 @@ class _Replica:
         return run(scenario, demand, by, self.seed, lambda share: self.tell(name, share))
 
     def point(self, which: Statistic, target_s: float) -> Point:
-        objective = Objective(target_s, which)
-        name = f"{which} {format_duration(target_s)}"
+        objective = Objective(target_s, which, itl_scope=self.scope)
+        name = f"{objective.itl_named} {format_duration(target_s)}"
         traced = self.saturated(objective, policy(LAW), name)
         late = [m for m in traced.moments if m.at > CAPACITY_S / 2]
         return Point(
@@ -244,12 +256,10 @@ def manifest(found: Plan) -> Json:
         if calibrated.profile.gpus > 1:
             engine["tensorParallelSize"] = calibrated.profile.gpus
         spec["accelerator"] = {"resourceName": calibrated.resource, "count": calibrated.profile.gpus}
-    spec["slo"] = {
-        "interTokenLatency": {
-            "target": format_duration(objective.itl_s),
-            "statistic": objective.itl_statistic.value,
-        }
-    }
+    latency = {"target": format_duration(objective.itl_s), "statistic": objective.itl_statistic.value}
+    if objective.of_requests:
+        latency["scope"] = objective.itl_scope.value
+    spec["slo"] = {"interTokenLatency": latency}
     spec["scaling"] = {"minReplicas": found.replicas_min, "maxReplicas": found.replicas_max}
     return {
         "apiVersion": "llamaserver.dev/v1alpha1",

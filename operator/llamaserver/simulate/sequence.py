@@ -20,6 +20,7 @@ class Sequence:
     prefilled: int = 0
     began_at: int = 0
     """The engine's count of steps when it began to decode."""
+    first_token: float = 0.0
     last_token: float = 0.0
     admitted: bool = False
     admitted_at: float = 0.0

@@ -130,6 +130,7 @@ def metrics(engine: Engine) -> str:
         f'vllm:request_success_total{{{own},finished_reason="length"}} {float(engine.finished)}',
         f'vllm:cache_config_info{{engine="0",block_size="{BLOCK}",num_gpu_blocks="{blocks}"}} 1.0',
         *engine.itl.text("inter_token_latency_seconds"),
+        *engine.tpot.text("request_time_per_output_token_seconds"),
         *engine.ttft.text("time_to_first_token_seconds"),
         *engine.queue.text("request_queue_time_seconds"),
         f'vllm:iteration_tokens_total_bucket{{{own},le="+Inf"}} {float(steps)}',

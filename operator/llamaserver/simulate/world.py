@@ -13,6 +13,7 @@ from typing import Protocol
 
 from llamaserver.api.enums import ScalingMode
 from llamaserver.control import Decision, Fleet, Learned, Limits, Objective, Setpoint, decide, initial
+from llamaserver.control.answers import enough
 from llamaserver.control.objective import JUDGED_S
 from llamaserver.observe import (
     Failure,
@@ -310,10 +311,24 @@ class World:
         """All tokens but first ones after `start`, as their clients saw them."""
         return [token for e in self.ever() for token in (*e.log, *e.gaps) if token[0] > start and token[2]]
 
-    def figures(self, start: float, seconds: float = JUDGED_S) -> list[float]:
-        """The objective's statistic over consecutive windows of all pods, as their clients see it."""
+    def answers(self, start: float) -> list[Token]:
+        """All requests that ended after `start`, by their time per output token."""
+        return [answer for e in self.ever() for answer in e.answers if answer[0] > start]
+
+    def judged(self, start: float, seconds: float = JUDGED_S) -> list[tuple[float, float]]:
+        """(end of the window, the objective's statistic) over consecutive windows of all pods, as their
+        clients see it. Windows of requests last until there are enough of them.
+        """
         which = self.objective.itl_statistic
-        return [statistic(window, which) for _, window in windows(self.tokens(start), start, seconds)]
+        if self.objective.of_requests:
+            found = windows(self.answers(start), start, seconds, enough(which))
+        else:
+            found = windows(self.tokens(start), start, seconds)
+        return [(at, statistic(window, which)) for at, window in found]
+
+    def figures(self, start: float, seconds: float = JUDGED_S) -> list[float]:
+        """The same without the times."""
+        return [value for _, value in self.judged(start, seconds)]
 
     def violated(self, start: float) -> float:
         """Share of 10-s windows after `start` in which the objective was missed."""

@@ -102,9 +102,11 @@ def _scaling(world: World, change: int) -> str:
 
 
 def _true(world: World, engine: Engine) -> float | None:
-    """The declared statistic as this replica's clients saw it lately, in seconds; None without a token."""
+    """The declared statistic as this replica's clients saw it lately, in seconds; None without a token, or a
+    request that ended.
+    """
     lately: list[Token] = []
-    for log in (engine.log, engine.gaps):
+    for log in (engine.answers,) if world.objective.of_requests else (engine.log, engine.gaps):
         lately += takewhile(lambda token: token[0] > world.now - JUDGED_S, reversed(log))
     window = [(y, n) for _, y, n in lately if n]
     return statistic(window, world.objective.itl_statistic) if window else None

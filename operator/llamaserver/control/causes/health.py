@@ -14,12 +14,11 @@ def healthy(facts: Facts) -> Finding:
     if target is None:
         return Finding(Cause.HEALTHY, "Serving; no inter-token-latency objective is declared.", "", evidence)
     if seen is None:
-        return Finding(Cause.HEALTHY, "Serving; no inter-token latency was seen lately.", "", evidence)
+        lacks = facts.observed.itl_lacks or "no inter-token latency was seen lately"
+        return Finding(Cause.HEALTHY, f"Serving; {lacks}.", "", evidence)
     relation = {"=": "", "<=": "at most ", ">=": "at least "}[facts.observed.itl_relation]
     evidence |= {"itl_ms": ms(seen), "target_ms": ms(target)}
-    figures = (
-        f"{facts.objective.itl_statistic} is {relation}{ms(seen)} ms against a target of {ms(target)} ms"
-    )
+    figures = f"{facts.objective.itl_named} is {relation}{ms(seen)} ms against a target of {ms(target)} ms"
     if facts.missed:
         message = f"The objective was missed in the last seconds, but this cap should hold it: {figures}."
     elif facts.queue_missed:

@@ -24,7 +24,7 @@ def infeasible(facts: Facts, _: DemandState) -> Finding | str:
             continue
         if p.quantile is not None and model.decode_s(pod.low, p.context) <= 0.9 * p.target_s:
             continue  # the steps would do; what breaks the tail is another cause
-        single, least = model.decode_s(1.0, p.context), ms_at_least(reachable_s(p, pod.low))
+        single, least = model.decode_s(1.0, p.context), ms_at_least(p.kappa * reachable_s(p, pod.low))
         return Finding(
             Cause.SLO_INFEASIBLE,
             f"Even {pod.low} sequence{'s' if pod.low > 1 else ''} at a time would miss the target of "
@@ -94,7 +94,7 @@ def over_batched(facts: Facts, _: DemandState) -> Finding | str:
         return Finding(
             Cause.OVER_BATCHED,
             f"{pod.name} runs {pod.running} sequences at once, and {told} hold the objective: "
-            f"{facts.objective.itl_statistic} is {ms(seen)} ms against {ms(target)} ms.{drain}",
+            f"{facts.objective.itl_named} is {ms(seen)} ms against {ms(target)} ms.{drain}",
             manual,
             {
                 "pod": pod.name,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from llamaserver.observe import names
-from llamaserver.observe.distribution import MismatchError, subtract
+from llamaserver.observe.distribution import MismatchError, subtract, without_zeros
 from llamaserver.observe.series import Recorded, Series
 from llamaserver.observe.types import Distribution
 from llamaserver.simulate.replay.history import Interval
@@ -113,6 +113,7 @@ class Figures:
             },
             {
                 "itl": _buckets(recorded, names.ITL),
+                "tpot": _buckets(recorded, names.TPOT),
                 "ttft": _buckets(recorded, names.TTFT),
                 "prompts": _buckets(recorded, names.PROMPT_LENGTHS),
                 "outputs": _buckets(recorded, names.OUTPUT_LENGTHS),
@@ -165,10 +166,18 @@ class Figures:
             steps=added("steps"),
             kv_usage=self.gauges["kv"].get(new.asked),
             itl=spread("itl"),
+            tpot=_paced(spread("tpot"), spread("outputs")),
             ttft=spread("ttft"),
             prompts=spread("prompts"),
             outputs=spread("outputs"),
         )
+
+
+def _paced(tpot: Distribution | None, outputs: Distribution | None) -> Distribution | None:
+    """Without the requests of a single token, which are in there as 0 s, where it is known how many."""
+    if tpot is None or outputs is None or outputs.edges[0] != 1.0:
+        return tpot
+    return without_zeros(tpot, outputs.counts[0])
 
 
 def _worst(recorded: Recorded) -> Values:

@@ -39,6 +39,8 @@ class Interval:
     kv_usage: float | None
     """Share of the KV cache in use at the end, 0 to 1."""
     itl: Distribution | None
+    tpot: Distribution | None
+    """Times per output token of the requests that finished with more than one."""
     ttft: Distribution | None
     prompts: Distribution | None
     """Lengths in tokens of the requests that finished; likewise `outputs`."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from llamaserver.control import Objective
+from llamaserver.control.answers import enough
 from llamaserver.control.objective import QUANTILES
 from llamaserver.observe.distribution import Estimate, estimate, mean
 from llamaserver.observe.types import Distribution
@@ -27,7 +28,7 @@ class Judged:
 
     at: float
     statistic: Range
-    """The declared statistic of all tokens of the step."""
+    """The declared statistic of all tokens of the step, or of the requests that finished in it."""
     missed: bool | None
     """Whether the objective was; None where the target lies inside the bucket that decides it."""
 
@@ -38,7 +39,7 @@ class Was:
 
     steps: Sequence[Judged]
     missed: Range
-    """Share of steps with tokens that missed the objective."""
+    """Share of steps with tokens (with enough requests) that missed the objective."""
     itl_mean_s: float
     itl: Sequence[Range]
     """p50, p95 and p99."""
@@ -94,11 +95,15 @@ def beyond(d: Distribution, target: float) -> Range:
 
 
 def _by_step(history: History, objective: Objective) -> list[Judged]:
-    found = []
+    found, waiting = [], list[Distribution | None]()
+    least = enough(objective.itl_statistic) if objective.of_requests else 1
     for step, some in sorted(_grouped(history).items()):
-        d = together([i.itl for i in some])
-        if d is not None and d.count > 0 and d.sum_s > 0.0:
+        waiting += [i.tpot if objective.of_requests else i.itl for i in some]
+        d = together(waiting)
+        if d is not None and d.count >= least and d.sum_s > 0.0:
             found.append(_judged(step * history.step_s, d, objective))
+        if d is None or d.count == 0 or d.count >= least:
+            waiting = []
     return found
 
 

@@ -16,6 +16,7 @@ def limits(history: History, was: Was, objective: Objective) -> list[str]:
     told = (
         _scrapes(history),
         _edges(was, objective),
+        _requests(was, objective),
         _lengths(history),
         _gaps(history),
         _restarts(history),
@@ -47,8 +48,17 @@ def _edges(was: Was, objective: Objective) -> str:
     low, high = min(a for a, _ in around), max(b for _, b in around)
     return (
         f"Latencies are known by bucket, and the target of {1e3 * target:g} ms is no bucket edge: in "
-        f"{unsure} of {len(was.steps)} steps the {objective.itl_statistic} was between {_ms(low)} and "
+        f"{unsure} of {len(was.steps)} steps the {objective.itl_named} was between {_ms(low)} and "
         f"{_ms(high)}, which is neither held nor missed."
+    )
+
+
+def _requests(was: Was, objective: Objective) -> str:
+    if not objective.of_requests or was.steps:
+        return ""
+    return (
+        "Whether the history held an objective of requests is not known: too few of them finished, or "
+        "vllm:request_time_per_output_token_seconds is not there, which vLLM has from 0.11 on."
     )
 
 

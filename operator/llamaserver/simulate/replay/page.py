@@ -11,6 +11,7 @@ from llamaserver.simulate.replay.history import Interval
 from llamaserver.simulate.replay.replay import Replay
 from llamaserver.simulate.replay.report import HEAD, ROWS, decided, head, reading, rows, trust
 from llamaserver.simulate.report.chart import Line, lines, over
+from llamaserver.simulate.report.data import measure
 from llamaserver.simulate.report.page import BAD, CSS, plant
 
 COLOURS = dict(zip(ROWS, ("#8b929c", "#d0552b", "#0f7c8f"), strict=True))
@@ -30,7 +31,7 @@ def page(r: Replay) -> str:
         f'<p class="quiet">{escape(reading(r))}</p>',
         f"<p{marked}>{escape(trust(r))}</p>",
         *(f"<p>{escape(sentence)}</p>" for sentence in decided(r)),
-        f"<h2>{escape(objective.itl_statistic)} of the inter-token latency</h2>",
+        f"<h2>{escape(measure(objective))}</h2>",
         _latency(r),
         "<h2>Requests</h2>",
         _legend(),

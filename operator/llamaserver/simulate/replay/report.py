@@ -14,7 +14,7 @@ from llamaserver.simulate.policies import LAW
 from llamaserver.simulate.profiles import Profile
 from llamaserver.simulate.replay.judged import Range
 from llamaserver.simulate.replay.replay import TRUSTED, Replay, mean_lengths
-from llamaserver.simulate.report.data import figures, said
+from llamaserver.simulate.report.data import asked, figures, said
 from llamaserver.simulate.report.table import columns, number
 
 Json = dict[str, Any]
@@ -191,10 +191,7 @@ def document(r: Replay) -> Json:
             "preemptions": was.preemptions,
             "requests": was.arrivals,
         },
-        "objective": {
-            "statistic": r.question.objective.itl_statistic.value,
-            "target_s": r.question.objective.itl_s,
-        },
+        "objective": asked(r.question.objective),
         "profile": {
             "name": r.question.calibrated.name,
             "source": r.question.calibrated.source,

@@ -23,7 +23,19 @@ def said(objective: Objective) -> str:
     """The objective in words."""
     if objective.itl_s is None:
         return "no latency objective"
-    return f"{objective.itl_statistic} of the inter-token latency at most {1e3 * objective.itl_s:g} ms"
+    return f"{measure(objective)} at most {1e3 * objective.itl_s:g} ms"
+
+
+def measure(objective: Objective) -> str:
+    """What is held below the target, in words."""
+    of = "requests' times per output token" if objective.of_requests else "the inter-token latency"
+    return f"{objective.itl_statistic} of {of}"
+
+
+def asked(objective: Objective) -> Json:
+    """The objective as data; the scope only where it is not the usual one."""
+    found: Json = {"statistic": objective.itl_statistic.value, "target_s": objective.itl_s}
+    return found | ({"scope": objective.itl_scope.value} if objective.of_requests else {})
 
 
 def description(name: str) -> str:
@@ -59,7 +71,7 @@ def document(scenario: Scenario, calibrated: Calibrated, results: Sequence[Resul
             "source": calibrated.source,
             **{name: getattr(scenario.profile, name) for name in Profile.__dataclass_fields__},
         },
-        "objective": {"statistic": objective.itl_statistic.value, "target_s": objective.itl_s},
+        "objective": asked(objective),
         "replicas": {
             "start": scenario.replicas,
             "min": scenario.replicas_min,

@@ -11,7 +11,7 @@ from llamaserver.simulate.outcome import SETTLE_S, Moment
 from llamaserver.simulate.policies import LAW
 from llamaserver.simulate.profiles import Calibrated
 from llamaserver.simulate.report.chart import Dot, Line, lines, over, scatter
-from llamaserver.simulate.report.data import description, said
+from llamaserver.simulate.report.data import description, measure, said
 from llamaserver.simulate.report.table import HEAD, hits, refusals, rows, title
 
 COLOURS = {
@@ -67,7 +67,7 @@ def page(scenario: Scenario, calibrated: Calibrated, results: Sequence[Result]) 
         f"{_replicas(scenario)}; {demand.duration_s:g} s</p>",
         f'<div class="card">{_table(named, scenario)}</div>',
         f"<p class='quiet'>{escape(_reading(scenario))} {escape(notes)}</p>",
-        f"<h2>{escape(scenario.objective.itl_statistic)} of the inter-token latency in windows of 10 s</h2>",
+        f"<h2>{escape(measure(scenario.objective))} in windows of 10 s</h2>",
         f'<div class="panels">{"".join(_panels(named, target))}</div>',
         "<h2>Settings over time</h2>",
         _legend(named),
@@ -222,7 +222,7 @@ def _frontier(named: Sequence[tuple[Result, str]], scenario: Scenario) -> str:
     ]
     if not dots:
         return "<p>No token was made.</p>"
-    p95 = target is not None and scenario.objective.itl_statistic == "p95"
+    p95 = target is not None and scenario.objective.itl_named == "p95"
     return scatter(
         dots,
         label="Tokens per second over the p95 of the inter-token latency",

@@ -19,7 +19,7 @@ class PodSeen:
 
     target_s: float
     itl_s: float | None
-    """The declared statistic; None where no token was made."""
+    """The declared statistic; None where no token was made, or no request ended whose it would be."""
     batch: float
     """Decoding sequences in a step, on average."""
     running: int
@@ -136,10 +136,11 @@ def seen(window: Window, objective: Objective) -> PodSeen:
     """What a cap rule is shown: the statistic that was declared, whatever the rule was made for."""
     engine = window.last.engines[0]
     q = QUANTILES.get(objective.itl_statistic)
+    of = window.tpot if objective.of_requests else window.itl
     ceiling = engine.max_num_seqs or max(1, window.running)
     return PodSeen(
         target_s=float("inf") if objective.itl_s is None else objective.itl_s,
-        itl_s=mean(window.itl) if q is None else quantile(window.itl, q),
+        itl_s=None if of is None else mean(of) if q is None else quantile(of, q),
         batch=window.itl.count / window.steps if window.steps else 0.0,
         running=window.running,
         waiting=window.waiting,
