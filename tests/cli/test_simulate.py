@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from llamaserver.cli.main import main
 from llamaserver.simulate.policies import SAYS, SCALERS_SAY
+from llamaserver.simulate.routers import ROUTERS
 
 SHORT = ("simulate", "--profile", "CPU", "--duration", "60s")
 
@@ -132,6 +133,19 @@ def test_a_prefix_cache_is_told_of_below_the_table_and_shortens_the_wait(tmp_pat
     assert on_mean["ttft_p50_s"] < 0.5 * off_mean["ttft_p50_s"]
 
 
+def test_a_router_is_told_and_changes_the_course_of_a_fleet() -> None:
+    asked = (*SHORT, "--shape", "poisson", "--replicas", "3", "--policies", "default", "--json")
+    usual, said = call(*asked), call(*asked, "--router", "least-loaded")
+    other = call(*asked, "--router", "random")
+    assert usual.stdout == said.stdout
+    assert json.loads(usual.stdout)["router"] == "least-loaded"
+    found = json.loads(other.stdout)
+    assert found["router"] == "random"
+    assert found["policies"] != json.loads(usual.stdout)["policies"]
+    head = call(*asked[:-1], "--router", "round-robin").stdout.splitlines()[0]
+    assert head.endswith("at most 30 ms; round-robin router")
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
@@ -141,6 +155,13 @@ def test_a_prefix_cache_is_told_of_below_the_table_and_shortens_the_wait(tmp_pat
             2,
             "leave it or --prefix-cache out",
         ),
+        (
+            ["--router", "round-robin"],
+            2,
+            "give a --trace or a --shape of requests that come by themselves: poisson",
+        ),
+        (["--shape", "poisson", "--router", "prefix"], 1, "or leave --prefix-cache out, or --router prefix"),
+        (["--shape", "poisson", "--router", "fastest"], 2, "'round-robin'"),
         (["--policies", "magic"], 1, "there is no policy 'magic'; there are"),
         (["--policies", "default+hpa"], 2, "give --max"),
         (["--objective", "p95"], 2, "as p95:40ms"),
@@ -165,7 +186,7 @@ def test_a_mistake_is_answered_with_the_cure(args: list[str], code: int, says: s
 
 def test_help_names_every_policy_and_shows_examples() -> None:
     text = call("simulate", "--help").output
-    assert all(name in text for name in (*SAYS, *(f"+{name}" for name in SCALERS_SAY)))
+    assert all(name in text for name in (*SAYS, *(f"+{name}" for name in SCALERS_SAY), *ROUTERS))
     assert "--trace AzureLLMInferenceTrace_conv.csv" in text
 
 

@@ -113,6 +113,17 @@ def _shapes(closed: bool) -> str:
     return ", ".join(name for name, shape in SHAPES.items() if shape.closed == closed)
 
 
+def routable(given: dict[str, Any]) -> None:
+    """Raises click.UsageError where the options ask for clients that stay with their replica."""
+    name = given["shape"] or "steady"
+    if given["trace"] is None and SHAPES[name].closed:
+        raise click.UsageError(
+            f"the shape {name} has clients that stay with their replica, whom no router moves: leave "
+            "--router out, or give a --trace or a --shape of requests that come by themselves: "
+            f"{_shapes(False)}"
+        )
+
+
 def demand_from(given: dict[str, Any], replicas: int, prefixes: bool = False) -> Callable[[int], Demand]:
     """The demand by seed that the options ask for; with `prefixes` one that tells what its prompts share.
     Raises SimulationError and click.UsageError.

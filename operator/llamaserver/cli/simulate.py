@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from llamaserver.cli.demand import demand_from, demand_options
+from llamaserver.cli.demand import demand_from, demand_options, routable
 from llamaserver.cli.params import OutputParam, cold_start_option, objective_option
 from llamaserver.cli.progress import Progress
 from llamaserver.control import Objective
@@ -17,13 +17,15 @@ from llamaserver.simulate.errors import SimulationError
 from llamaserver.simulate.policies import SAYS, SCALERS_SAY, USUAL, policies
 from llamaserver.simulate.profiles import Calibrated
 from llamaserver.simulate.report import document, page, table
-from llamaserver.simulate.report.data import said
+from llamaserver.simulate.report.data import routed, said
 from llamaserver.simulate.report.table import hits, refusals
+from llamaserver.simulate.routers import LEAST_LOADED, PREFIX, ROUTERS
 from llamaserver.simulate.rules.foresight import Foresight
 
 HTML, JSON = "simulate.html", "simulate.json"
 _POLICIES = "\n".join(f"    {name:16} {says}" for name, says in SAYS.items())
 _SCALERS = "\n".join(f"    +{name:15} {says}" for name, says in SCALERS_SAY.items())
+_ROUTERS = "\n".join(f"    {name:16} {routing.says}" for name, routing in ROUTERS.items())
 HELP = f"""Run the operator's control law on a simulated fleet, beside what else could be done.
 
 The law is the code that the operator runs; the engines are a step-level model of vLLM with the timing of a
@@ -43,6 +45,9 @@ Policies (--policies takes names with commas between them, or all):
 \b
 Any of them with somebody else's replicas, between --min and --max:
 {_SCALERS}
+\b
+Routers (--router), which say where each request goes:
+{_ROUTERS}
 """
 
 
@@ -82,6 +87,13 @@ Any of them with somebody else's replicas, between --min and --max:
     "tells them: Mooncake's hash_ids.",
 )
 @click.option(
+    "--router",
+    type=click.Choice(list(ROUTERS)),
+    default=LEAST_LOADED,
+    show_default=True,
+    help="Which of the replicas that serve a request goes to, see above.",
+)
+@click.option(
     "--output",
     type=OutputParam(),
     metavar="DIR",
@@ -97,6 +109,7 @@ def simulate(
     cold_start: float,
     seeds: tuple[int, ...],
     prefix_cache: bool,
+    router: str,
     output: Path | None,
     as_json: bool,
     **given: Any,
@@ -109,6 +122,8 @@ def simulate(
             f"--min {least}, --replicas {replicas}, --max {most}: each has to be at least the one before"
         )
     calibrated: Calibrated = given["profile"]
+    if router != LEAST_LOADED:
+        routable(given)
     try:
         chosen = policies(names)
         if least == most and (other := [p.name for p in chosen if p.replicas is not None]):
@@ -119,7 +134,7 @@ def simulate(
                 "--prefix-cache out"
             )
         scenario = Scenario(
-            demand_from(given, replicas, prefix_cache),
+            demand_from(given, replicas, prefix_cache or router == PREFIX),
             calibrated.profile,
             objective,
             replicas,
@@ -128,6 +143,7 @@ def simulate(
             cold_start,
             tuple(dict.fromkeys(seeds)),
             prefix_cache=prefix_cache,
+            router=router,
         )
         with Progress() as progress:
             results = compare(scenario, chosen, progress.tell)
@@ -140,7 +156,8 @@ def simulate(
     if as_json:
         click.echo(json.dumps(found, indent=1, allow_nan=False))
     else:
-        click.echo(f"{found['demand']['name']}; {calibrated.name}; {said(objective)}\n\n{table(results)}")
+        what = f"{found['demand']['name']}; {calibrated.name}; {said(objective)}{routed(scenario)}"
+        click.echo(f"{what}\n\n{table(results)}")
         for note in (refusals((r.mean for r in results), scenario.profile.longest), hits(scenario, results)):
             if note:
                 click.echo(f"\n{note}")

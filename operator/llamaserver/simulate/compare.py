@@ -15,6 +15,7 @@ from llamaserver.simulate.hindsight import best_cap, best_pair
 from llamaserver.simulate.outcome import Moment, Outcome, Traced, judged, mean_of
 from llamaserver.simulate.policies import BEST_PAIR, Policy
 from llamaserver.simulate.profiles import Profile
+from llamaserver.simulate.routers import LEAST_LOADED
 from llamaserver.simulate.rules.caps import Static
 from llamaserver.simulate.rules.foresight import Foresight
 from llamaserver.simulate.world import Fault, World
@@ -45,6 +46,8 @@ class Scenario:
     """Over how long the objective is judged."""
     faults: Sequence[Fault] = ()
     prefix_cache: bool = False
+    router: str = LEAST_LOADED
+    """One of routers.ROUTERS."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ def run(
         faults=scenario.faults,
         prefix_cache=scenario.prefix_cache,
         shown=policy.shown,
+        router=scenario.router,
     )
     moments, watch = [], Watch(scenario.faults)
     while world.now < demand.duration_s - 1e-9:

@@ -68,10 +68,11 @@ def read_requests(path: Path, prefixes: bool = False) -> list[Request]:
 
 
 def no_prefixes(what: str) -> SimulationError:
-    """What to say where prompts that share nothing are to meet a prefix cache."""
+    """What to say where prompts that share nothing are to meet a prefix cache, or a router by prefixes."""
     return SimulationError(
-        f"{what} does not tell which prompts begin alike, so a prefix cache would be of no use: give a trace "
-        "with hash_ids, as Mooncake's are, or leave --prefix-cache out"
+        f"{what} does not tell which prompts begin alike, so a prefix cache or a router by prefixes "
+        "would be of no use: give a trace with hash_ids, as Mooncake's are, or leave --prefix-cache out, or "
+        "--router prefix"
     )
 
 

@@ -33,6 +33,7 @@ from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.lengths import Allowed, Lengths, to_the_end, words
 from llamaserver.simulate.prefixes import CachingEngine
 from llamaserver.simulate.profiles import CPU_24M, Profile
+from llamaserver.simulate.routers import LEAST_LOADED, ROUTERS
 from llamaserver.simulate.rules import CapRule, ReplicaRule, fleet_seen, seen
 from llamaserver.simulate.sequence import Sequence
 
@@ -72,7 +73,7 @@ View = Callable[[str, Engine, float], Sample | Failure]
 @dataclass
 class World:
     """One LlamaServer. `streams` and `rate` are functions of time, over all replicas together; `requests`
-    come in the order of their times, each to the replica with the fewest in hand.
+    come in the order of their times, each to the replica that `router` chooses.
     """
 
     objective: Objective
@@ -107,12 +108,15 @@ class World:
     """Whether engines keep and share the blocks of prompts, as far as `requests` tell them."""
     shown: Callable[[Sample], Sample] = untouched
     """What is made of a sample before anybody sees it."""
+    router: str = LEAST_LOADED
+    """One of ROUTERS."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(1000 + self.seed)
         self.now = 0.0
         self.memory = Memory()
         self.state = initial(self.learned, 0.0)
+        self.routing = ROUTERS[self.router].make(self.seed)
         self.engines: dict[str, Engine] = {}
         self.draining: list[Engine] = []
         """Engines that serve what they have begun and get nothing new."""
@@ -219,19 +223,21 @@ class World:
         if not self.engines:
             return
         while self.homeless:
-            s = self.homeless.pop(0)
-            self._least_loaded().submit(s.arrived, s.prompt, s.output, s.hash_ids)
+            self._send_again(self.homeless.pop(0))
         count = max(1, len(self.engines))
         streams = int(self.streams(self.now))
         for i, engine in enumerate(self.engines.values()):
             engine.load(streams=streams // count + (i < streams % count), rate=self.rate(self.now) / count)
         while self.next is not None and self.next.at <= self.now:
             new = self.next
-            self._least_loaded().submit(new.at, new.prompt, new.output, new.hash_ids)
+            to = self.routing.choose(self.engines, new.hash_ids)
+            to.submit(new.at, new.prompt, new.output, new.hash_ids)
             self.next = next(self.coming, None)
 
-    def _least_loaded(self) -> Engine:
-        return min(self.engines.values(), key=lambda e: e.in_hand)
+    def _send_again(self, s: Sequence) -> None:
+        """Asks for the same elsewhere; it is as old as it was."""
+        to = self.routing.choose(self.engines, s.hash_ids)
+        to.submit(s.arrived, s.prompt, s.output, s.hash_ids)
 
     def _scrape(self, name: str, engine: Engine) -> Sample | Failure:
         if name in self.unreachable or self.rng.random() < self.dropped:
@@ -299,7 +305,7 @@ class World:
             leaving = self.engines.popitem()[1]
             self.draining.append(leaving)
             for s in leaving.close():
-                self._least_loaded().submit(s.arrived, s.prompt, s.output, s.hash_ids)
+                self._send_again(s)
         self.replicas = wanted
 
     # --- what came of it ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from llamaserver.simulate.compare import Result, Scenario
 from llamaserver.simulate.outcome import FIGURES, SETTLE_S, Outcome
 from llamaserver.simulate.policies import SAYS, SCALERS_SAY
 from llamaserver.simulate.profiles import Calibrated, Profile
+from llamaserver.simulate.routers import LEAST_LOADED
 from llamaserver.simulate.rules.caps import Static
 
 Json = dict[str, Any]
@@ -36,6 +37,11 @@ def asked(objective: Objective) -> Json:
     """The objective as data; the scope only where it is not the usual one."""
     found: Json = {"statistic": objective.itl_statistic.value, "target_s": objective.itl_s}
     return found | ({"scope": objective.itl_scope.value} if objective.of_requests else {})
+
+
+def routed(scenario: Scenario) -> str:
+    """How requests find their replica, in words to append; empty where it is as usual."""
+    return "" if scenario.router == LEAST_LOADED else f"; {scenario.router} router"
 
 
 def description(name: str) -> str:
@@ -79,6 +85,7 @@ def document(scenario: Scenario, calibrated: Calibrated, results: Sequence[Resul
             "cold_start_s": scenario.cold_start_s,
         },
         "prefix_cache": scenario.prefix_cache,
+        "router": scenario.router,
         "judged_from_s": SETTLE_S,
         "seeds": list(scenario.seeds),
         "policies": {r.policy.name: _policy(r) for r in results},

@@ -11,7 +11,7 @@ from llamaserver.simulate.outcome import SETTLE_S, Moment
 from llamaserver.simulate.policies import LAW
 from llamaserver.simulate.profiles import Calibrated
 from llamaserver.simulate.report.chart import Dot, Line, lines, over, scatter
-from llamaserver.simulate.report.data import description, measure, said
+from llamaserver.simulate.report.data import description, measure, routed, said
 from llamaserver.simulate.report.table import HEAD, hits, refusals, rows, title
 
 COLOURS = {
@@ -64,7 +64,7 @@ def page(scenario: Scenario, calibrated: Calibrated, results: Sequence[Result]) 
     parts = [
         f"<h1>{escape(demand.name)}</h1>",
         f'<p class="quiet">{escape(calibrated.name)}; {escape(said(scenario.objective))}; '
-        f"{_replicas(scenario)}; {demand.duration_s:g} s</p>",
+        f"{_replicas(scenario)}{escape(routed(scenario))}; {demand.duration_s:g} s</p>",
         f'<div class="card">{_table(named, scenario)}</div>',
         f"<p class='quiet'>{escape(_reading(scenario))} {escape(notes)}</p>",
         f"<h2>{escape(measure(scenario.objective))} in windows of 10 s</h2>",
