@@ -15,7 +15,15 @@ from pathlib import Path
 from llamaserver.api.enums import Statistic
 from llamaserver.control import Objective
 from llamaserver.simulate.demand import Demand, Request
-from llamaserver.simulate.faults import PodKilled, Silent, SlowStart, Stale, Straggler, TunerLost
+from llamaserver.simulate.faults import (
+    EngineRestarted,
+    PodKilled,
+    Silent,
+    SlowStart,
+    Stale,
+    Straggler,
+    TunerLost,
+)
 from llamaserver.simulate.shapes import Size, lognormal, poisson, shaped
 from llamaserver.simulate.traces import cut, from_rates, read_rates, read_requests
 from llamaserver.simulate.world import Fault
@@ -172,6 +180,7 @@ CASES = {
     # What is told without a lag is the truth; so the same two minutes are looked at as beside.
     "S8-none": broken("nothing breaks", Stale(*BROKEN_S, lag_s=0.0)),
     "S8-killed": broken("a replica is killed", PodKilled(*BROKEN_S)),
+    "S8-restarted": broken("an engine restarts in its pod", EngineRestarted(*BROKEN_S)),
     "S8-silent": broken("a replica cannot be asked for two minutes", Silent(*BROKEN_S)),
     "S8-stale": broken("a replica tells the same for two minutes", Stale(*BROKEN_S)),
     "S8-late": broken("a replica tells what was 20 s ago, for two minutes", Stale(*BROKEN_S, lag_s=20.0)),

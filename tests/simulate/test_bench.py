@@ -91,6 +91,14 @@ def test_an_ablation_runs_and_is_not_the_whole_law(name: str) -> None:
     assert runs[name]["seeds"] != runs["llamaserver"]["seeds"]
 
 
+def test_a_restarted_engine_leads_to_no_action_in_the_wrong_direction() -> None:
+    case = CASES["S8-restarted"]
+    found = summary(case, measured(case, chosen("llamaserver"), seeds=(1,))[0])
+    assert found["llamaserver"]["wrong_actions"]["mean"] == 0.0
+    assert found["llamaserver"]["dropped"]["mean"] > 0.0
+    assert found["llamaserver"]["violated_window_share"]["mean"] <= 0.05
+
+
 def test_rates_follow_one_another() -> None:
     made = rates((20.0, 2.0), 50.0, 100, 50)(1)
     early = sum(r.at < 50 for r in made.requests)

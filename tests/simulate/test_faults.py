@@ -12,7 +12,15 @@ from llamaserver.observe import NoWindow, Window
 from llamaserver.observe.types import Source
 from llamaserver.simulate.compare import Scenario, run
 from llamaserver.simulate.demand import Demand, constant
-from llamaserver.simulate.faults import PodKilled, Silent, SlowStart, Stale, Straggler, TunerLost
+from llamaserver.simulate.faults import (
+    EngineRestarted,
+    PodKilled,
+    Silent,
+    SlowStart,
+    Stale,
+    Straggler,
+    TunerLost,
+)
 from llamaserver.simulate.policies import policy
 from llamaserver.simulate.profiles import CPU_24M
 from llamaserver.simulate.rules.caps import Static
@@ -46,6 +54,69 @@ def test_what_a_killed_replica_had_in_hand_is_asked_again() -> None:
     finished = sum(1 for e in world.ever() for _ in e.waits)
     assert finished >= len(demand.requests)
     assert not world.homeless
+
+
+def test_a_restarted_engine_comes_back_in_its_pod_with_nothing_set_and_nothing_counted() -> None:
+    world = serving(EngineRestarted(40.0, 60.0)).run(38)
+    engine = world.engines["pod-1"]
+    assert engine.cap < engine.profile.max_num_seqs
+    assert isinstance(world.windows["pod-1"], Window)
+    world.run(42)
+    assert list(world.engines) == ["pod-2"]
+    assert world.broken > 0
+    assert (world.replicas, world.settled) == (2, False)
+    assert isinstance(world.windows["pod-1"], NoWindow)
+    assert (engine.finished, engine.generation_tokens, engine.generation) == (0, 0, 0)
+    assert (engine.cap, engine.budget) == (engine.profile.max_num_seqs, engine.profile.budget)
+    assert list(world.run(58).engines) == ["pod-2"]
+    assert world.run(60).engines["pod-1"] is engine
+
+
+def test_the_operator_sets_a_restarted_engine_again_as_soon_as_it_knows_it() -> None:
+    world = serving(EngineRestarted(40.0, 60.0)).run(38)
+    before = world.engines["pod-1"].cap
+    world.run(74)
+    engine = world.engines["pod-1"]
+    assert engine.generation > 0
+    assert engine.cap == pytest.approx(before, rel=0.2)
+    assert engine.finished > 0
+    assert isinstance(world.windows["pod-1"], Window)
+    assert world.settled
+
+
+def test_what_a_restarted_engine_had_in_hand_is_asked_again() -> None:
+    demand = shaped("poisson", Size(60.0, 0, 4.0, 100, 60), 3)
+    world = serving(EngineRestarted(30.0, 50.0), streams=constant(0), requests=demand.requests).run(120)
+    assert sum(len(e.waits) for e in world.ever()) >= len(demand.requests)
+    assert not world.homeless
+    assert [len(e.running) for e in world.ever()] == [0, 0]
+
+
+def test_a_replica_is_not_missed_by_the_bill_while_it_restarts_and_goes_first_when_one_has_to() -> None:
+    world = serving(EngineRestarted(10.0, 20.0)).run(20)
+    assert world.replica_s == 2 * 20.0
+    world._apply(Orders({}, 1))
+    assert (list(world.engines), world.restarting, world.settled) == (["pod-2"], {}, True)
+    assert world.run(40).replica_s == 2 * 20.0 + 20.0
+    assert list(world.engines) == ["pod-2"]
+
+
+def test_the_first_setting_of_a_restarted_engine_is_no_action_in_the_wrong_direction() -> None:
+    """It is compared with what the engine started with, not with what it had before."""
+    world, watch = plain(20, 0.010), Watch([Silent(0.0, 1e9)])
+    world._apply(Orders({"pod-1": Setpoint(8, 300)}, None))
+    watch.look(world)
+    world.restart("pod-1")
+    for _ in range(60):
+        world.tick()
+        watch.look(world)
+    world._apply(Orders({"pod-1": Setpoint(20, 300)}, None))
+    watch.look(world)
+    assert watch.found == []
+    world.run(world.now + 30)
+    world._apply(Orders({"pod-1": Setpoint(24, 300)}, None))
+    watch.look(world)
+    assert [w.what for w in watch.found] == ["cap raised while the objective is missed"]
 
 
 def test_requests_wait_while_no_replica_is_there() -> None:

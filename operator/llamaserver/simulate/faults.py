@@ -31,6 +31,22 @@ class PodKilled:
 
 
 @dataclass(frozen=True)
+class EngineRestarted:
+    """The engine of a replica ends, with all that it had in hand, and starts again by itself in the same pod:
+    its counters at zero, nothing set. Clients ask again. It serves after a start, which may be after `until`.
+    """
+
+    at: float
+    until: float
+
+    def begin(self, world: World) -> None:
+        world.restart(_oldest(world))
+
+    def end(self, world: World) -> None:
+        """It comes back when it comes back."""
+
+
+@dataclass(frozen=True)
 class Straggler:
     """A replica whose steps take `factor` times as long."""
 

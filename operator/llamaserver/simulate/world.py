@@ -122,6 +122,8 @@ class World:
         """Engines that serve what they have begun and get nothing new."""
         self.retired: list[Engine] = []
         self.starting: list[float] = []
+        self.restarting: dict[str, tuple[float, Engine]] = {}
+        """Pods whose engine starts again, and when it serves."""
         self.first_replicas = self.replicas
         self.replica_s = 0.0
         """Seconds of replicas so far, those that start or drain included."""
@@ -175,18 +177,20 @@ class World:
         for _ in [t for t in self.starting if t <= self.now]:
             self._start()
         self.starting = [t for t in self.starting if t > self.now]
+        self._come_back()
         self._faults()
         self._load()
         for engine in (*self.engines.values(), *self.draining):
             engine.run_until(self.now)
         self.retired += [e for e in self.draining if e.idle]
         self.draining = [e for e in self.draining if not e.idle]
-        self.replica_s += self.tick_s * (len(self.engines) + len(self.starting) + len(self.draining))
+        self.replica_s += self.tick_s * (self._ordered + len(self.draining))
         results = {name: self._scrape(name, engine) for name, engine in self.engines.items()}
+        nobody = Failure(self.now, Unusable.UNREACHABLE, "nobody listens")
+        results |= dict.fromkeys(self.restarting, nobody)
         self.memory, self.windows = advance(self.memory, results, self.now)
-        fleet = Fleet(
-            self.replicas, len(self.engines), len(self.starting), self.cold_start_s, settled=self.settled
-        )
+        coming = len(self.starting) + len(self.restarting)
+        fleet = Fleet(self.replicas, len(self.engines), coming, self.cold_start_s, settled=self.settled)
         orders = self._decide(fleet)
         self._apply(orders)
         return orders
@@ -194,7 +198,12 @@ class World:
     @property
     def settled(self) -> bool:
         """Whether no replica comes or goes."""
-        return not self.starting and not self.draining
+        return not self.starting and not self.restarting and not self.draining
+
+    @property
+    def _ordered(self) -> int:
+        """Replicas that serve or will."""
+        return len(self.engines) + len(self.starting) + len(self.restarting)
 
     def _faults(self) -> None:
         for fault in [f for f in self.to_end if f.until <= self.now]:
@@ -207,13 +216,29 @@ class World:
 
     def kill(self, name: str) -> None:
         """Ends a replica at once. Its clients ask again elsewhere and another one is started in its place."""
-        dead = self.engines.pop(name)
-        self.retired.append(dead)
+        self.retired.append(self._broken_off(name))
         self.starting.append(self.now + self._start_s)
+
+    def restart(self, name: str) -> None:
+        """Ends the engine of a pod at once, as when its container ends. Its clients ask again elsewhere.
+        The same pod serves again after a start, as it is started: what was set and counted is gone.
+        """
+        self.restarting[name] = (self.now + self._start_s, self._broken_off(name))
+
+    def _come_back(self) -> None:
+        for name in [n for n, (at, _) in self.restarting.items() if at <= self.now]:
+            engine = self.restarting.pop(name)[1]
+            engine.now = self.now
+            self.engines[name] = engine
+
+    def _broken_off(self, name: str) -> Engine:
+        """The engine of this pod, without all that it had in hand."""
+        dead = self.engines.pop(name)
         self.broken += sum(s.admitted for s in (*dead.running, *dead.waiting))
         self.homeless += [s for s in (*dead.running, *dead.waiting, *dead.coming) if not s.stream]
         dead.reset()
         dead.close()
+        return dead
 
     @property
     def _start_s(self) -> float:
@@ -297,10 +322,12 @@ class World:
 
     def _scale(self, wanted: int) -> None:
         self.scales.append((self.now, wanted))
-        while len(self.engines) + len(self.starting) < wanted:
+        while self._ordered < wanted:
             self.starting.append(self.now + self._start_s)
-        while len(self.engines) + len(self.starting) > wanted and self.starting:
+        while self._ordered > wanted and self.starting:
             self.starting.pop()
+        while self._ordered > wanted and self.restarting:
+            self.retired.append(self.restarting.popitem()[1][1])
         while len(self.engines) > wanted:
             leaving = self.engines.popitem()[1]
             self.draining.append(leaving)
@@ -311,7 +338,8 @@ class World:
     # --- what came of it ------------------------------------------------------------------------------------
     def ever(self) -> Iterable[Engine]:
         """All engines that served in this run."""
-        return (*self.engines.values(), *self.draining, *self.retired)
+        again = (engine for _, engine in self.restarting.values())
+        return (*self.engines.values(), *again, *self.draining, *self.retired)
 
     def tokens(self, start: float) -> list[Token]:
         """All tokens but first ones after `start`, as their clients saw them."""

@@ -10,7 +10,8 @@ of that replica saw in the last JUDGED_S, whatever the figures said:
 - a replica is removed while requests wait for a place anywhere;
 - a replica is added while none waits, all serve, run less than IDLE of their caps and hold the objective.
 
-A setting that lapses because nobody can renew it is no action.
+A setting that lapses because nobody can renew it is no action, and neither is the first one that a replica
+gets, be it new or restarted.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Watch:
     def look(self, world: World) -> None:
         if not self.spans:
             return
-        before, self.set = self.set, {**self.set, **dict(self._ordered(world))}
+        before = {name: pair for name, pair in self.set.items() if name in world.engines}
+        self.set = {**before, **dict(self._ordered(world))}
         replicas, self.replicas = self.replicas, world.replicas
         if not any(start <= world.now <= end for start, end in self.spans):
             return
