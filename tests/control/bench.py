@@ -7,6 +7,7 @@ What was there before of other names, policies and seeds stays, and --missing wi
 Writes control.json and control.html into build/bench:
 
 - `scenarios.<S>.<policy>.<figure>`: `mean` and `ci95` over the seeds; `runs.<S>.<policy>` has each seed's;
+- `scenarios.<S>.targets`: what the law was to reach there, and whether it did, see targets.py;
 - `diagnosis.accuracy`, `.confusion`: see diagnosing.py; `validity`: see tests/simulate/anchors.py;
 - `plant.cpu_s_per_900s`: processor seconds of 900 s of a saturated engine on the machine that ran this.
 
@@ -30,6 +31,7 @@ from control.ablations import chosen
 from control.benchpage import markdown, page
 from control.diagnosing import diagnosis
 from control.scenarios import CASES, SEEDS, Case, traces
+from control.targets import reached
 from llamaserver.simulate.compare import Scenario, compare
 from llamaserver.simulate.engine import Engine
 from llamaserver.simulate.outcome import FIGURES
@@ -93,6 +95,7 @@ def summary(case: Case, runs: Mapping[str, Any]) -> Json:
             whole = len(known) == len(values) and bool(known)
             mean, ci95 = (fmean(known), interval(known)) if whole else (None, None)
             told[name][figure] = {"mean": mean, "ci95": ci95}
+    told["targets"] = reached(case.targets, {name: told[name] for name in runs})
     return told
 
 

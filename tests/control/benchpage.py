@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from control.targets import told as told_of
 from llamaserver.simulate.outcome import SETTLE_S
 from llamaserver.simulate.policies import LAW
 from llamaserver.simulate.report.chart import Dot, scatter
@@ -19,12 +20,14 @@ COLUMNS = (
     ("queue_p95_s", "queue p95, s", 1.0, 1),
     ("gpu_seconds", "GPU-s", 1.0, 0),
     ("cap_changes_per_min", "caps/min", 1.0, 1),
+    ("cap_reversals_per_10min", "cap reversals/10 min", 1.0, 1),
     ("replica_reversals", "reversals", 1.0, 1),
     ("preemptions", "preemptions", 1.0, 0),
     ("dropped", "dropped", 1.0, 1),
     ("wrong_actions", "wrong", 1.0, 1),
 )
 """Figure, title, factor, decimals."""
+_BAD = ' class="bad"'
 
 
 def cost(figures: Json, duration_s: float) -> float | None:
@@ -44,6 +47,8 @@ def markdown(result: Json) -> str:
             if isinstance(figures, Mapping)
         ]
         parts.append(f"## {name}: {told['says']}\n\n" + "\n".join(f"| {row} |" for row in rows))
+        if targets := told.get("targets"):
+            parts.append("\n".join(f"- {told_of(one)}" for one in targets))
     return "\n\n".join(parts)
 
 
@@ -85,8 +90,15 @@ def _scenario(name: str, told: Json) -> str:
     note = f"<p class='quiet'>Not drawn, no window held: {escape(', '.join(without))}.</p>" if without else ""
     return (
         f"<h2>{escape(name)}: {escape(told['says'])}</h2>{chart}{note}"
-        f'<div class="card">{_table(policies, colours)}</div>'
+        f'<div class="card">{_table(policies, colours)}</div>{_targets(told.get("targets", ()))}'
     )
+
+
+def _targets(found: Sequence[Json]) -> str:
+    if not found:
+        return ""
+    items = "".join(f"<li{_BAD if one['met'] is False else ''}>{escape(told_of(one))}</li>" for one in found)
+    return f"<p>What the law is to reach:</p><ul>{items}</ul>"
 
 
 def _table(policies: Mapping[str, Json], colours: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from control.ablations import ABLATIONS, chosen
 from control.bench import meant, measured, merged, summary
 from control.benchpage import cost, page
 from control.diagnosing import ILLNESSES, named
-from control.scenarios import CASES, rates
+from control.scenarios import CASES, rates, together
 from llamaserver.api.enums import Statistic
 from llamaserver.control import Cause, Objective
 from llamaserver.simulate.outcome import FIGURES
@@ -63,12 +63,13 @@ def test_the_page_shows_every_scenario_and_needs_nothing_else() -> None:
 def test_a_name_is_meant_or_all_that_begin_with_it() -> None:
     assert meant(["S3x2", "plant"]) == ["S3x2", "plant"]
     assert meant(["S3", "S3x2"]) == ["S3x1", "S3x2", "S3x4"]
-    assert meant([])[0] == "S1"
+    assert meant(["S1", "S7d"]) == ["S1", "S7d"]
+    assert meant([])[0] == "S0"
 
 
 @pytest.mark.parametrize("name", ["S9", "s1", ""])
 def test_a_name_that_is_not_there_is_answered_with_those_that_are(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"unknown name {name!r}; there are S1, S2, .*validity"):
+    with pytest.raises(ValueError, match=rf"unknown name {name!r}; there are S0, S1, .*validity"):
         meant([name])
 
 
@@ -89,6 +90,30 @@ def test_an_ablation_runs_and_is_not_the_whole_law(name: str) -> None:
         busy = replace(BRIEF, demand=long, objective=Objective(0.060, Statistic.P95))
     runs, _ = measured(busy, chosen(f"llamaserver,{name}"), seeds=(1,))
     assert runs[name]["seeds"] != runs["llamaserver"]["seeds"]
+
+
+def test_several_demands_at_once_are_in_the_order_of_time_and_independent() -> None:
+    short, long = rates((2.0,), 60.0, 100, 50), rates((1.0,), 60.0, 5000, 50)
+    made = together(short, long, name="both")(3)
+    assert [r.at for r in made.requests] == sorted(r.at for r in made.requests)
+    assert len(made.requests) == len(short(3).requests) + len(long(1003).requests)
+    assert made.duration_s == 60.0
+
+
+def test_a_steady_fleet_keeps_its_replicas_and_its_caps() -> None:
+    brief = replace(CASES["S0"], demand=rates((48.0,), 150.0, 1000, 200))
+    found = summary(brief, measured(brief, chosen("llamaserver"), seeds=(1,))[0])
+    assert [one["met"] for one in found["targets"]] == [True, True], found["targets"]
+
+
+def test_both_knobs_hold_a_p99_under_long_prompts_and_serve_where_the_cap_alone_only_puts_off() -> None:
+    case = CASES["S5p99"]
+    found = summary(case, measured(case, chosen("llamaserver-cap,llamaserver"), seeds=(1,))[0])
+    both, alone = ({f: found[p][f]["mean"] for f in FIGURES} for p in ("llamaserver", "llamaserver-cap"))
+    assert both["violated_window_share"] <= 0.02
+    assert both["goodput"] > 2 * alone["goodput"]
+    assert both["queue_p95_s"] < 5.0
+    assert alone["queue_p95_s"] > 60.0
 
 
 def test_a_restarted_engine_leads_to_no_action_in_the_wrong_direction() -> None:

@@ -54,6 +54,8 @@ class Outcome:
     """Changes of a cap or a budget, of all replicas."""
     cap_changes_per_min: float
     """Changes of a cap alone, per minute of a replica that serves."""
+    cap_reversals_per_10min: float
+    """How often a cap turned from rising to falling or back, per ten minutes of a replica that serves."""
     replica_changes: float
     replica_reversals: float
     """How often their number turned from rising to falling or back."""
@@ -122,6 +124,7 @@ def judged(
             gpu_seconds=world.replica_s * profile.gpus,
             cap_changes=len({(t, pod) for t, pod, _ in (*world.caps, *world.budgets)}),
             cap_changes_per_min=_per_minute(world, moments),
+            cap_reversals_per_10min=_turns(world, moments),
             replica_changes=len(world.scales),
             replica_reversals=reversals([world.first_replicas, *(n for _, n in world.scales)]),
             preemptions=sum(e.preempted_ever for e in world.ever()),
@@ -148,9 +151,21 @@ def _good(tokens: Sequence[Token], seen: Sequence[tuple[float, float]], target: 
 
 def _per_minute(world: World, moments: Sequence[Moment]) -> float:
     """Cap changes after SETTLE_S per minute of serving replicas."""
-    served_s = sum(m.replicas for m in moments if m.at > SETTLE_S) * world.tick_s
+    served_s = _served_s(world, moments)
     changes = sum(at > SETTLE_S for at, _, _ in world.caps)
     return 60.0 * changes / served_s if served_s > 0.0 else math.nan
+
+
+def _turns(world: World, moments: Sequence[Moment]) -> float:
+    """Reversals of caps after SETTLE_S per ten minutes of serving replicas."""
+    served_s = _served_s(world, moments)
+    turns = sum(reversals(world.changes(SETTLE_S, pod)) for pod in {pod for _, pod, _ in world.caps})
+    return 600.0 * turns / served_s if served_s > 0.0 else math.nan
+
+
+def _served_s(world: World, moments: Sequence[Moment]) -> float:
+    """Seconds that replicas served after SETTLE_S, together."""
+    return sum(m.replicas for m in moments if m.at > SETTLE_S) * world.tick_s
 
 
 def _hit_share(world: World) -> float:
