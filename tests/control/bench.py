@@ -44,6 +44,8 @@ from simulate import anchors
 
 OUTPUT = Path("build/bench/control.json")
 H100 = PROFILES["H100-8B"]
+AFTER_STEP = ("recovery_s", "queue_recovery_s")
+"""Figures that a run lacks in which nothing was to recover."""
 Json = dict[str, Any]
 KNOWN = (*CASES, "diagnosis", "plant", "validity")
 
@@ -82,8 +84,8 @@ def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> Json:
 
 
 def summary(case: Case, runs: Mapping[str, Any]) -> Json:
-    """Mean and interval of each figure over the seeds; None where a seed has none, as in
-    runs of before there was such a figure.
+    """Mean and interval of each figure over the seeds; None where a seed has none, as in runs of before there
+    was such a figure. A figure of AFTER_STEP is that of the `seeds` which have it, of all `of`.
     """
     cpu_s = round(sum(run["cpu_s"] for run in runs.values()), 1)
     told: Json = {"says": case.says, "cpu_s": cpu_s, "duration_s": case.demand(SEEDS[0]).duration_s}
@@ -92,9 +94,12 @@ def summary(case: Case, runs: Mapping[str, Any]) -> Json:
         for figure in FIGURES:
             values = [seed.get(figure) for seed in run["seeds"].values()]
             known = [v for v in values if v is not None]
-            whole = len(known) == len(values) and bool(known)
+            some = figure in AFTER_STEP and all(figure in seed for seed in run["seeds"].values())
+            whole = bool(known) and (some or len(known) == len(values))
             mean, ci95 = (fmean(known), interval(known)) if whole else (None, None)
             told[name][figure] = {"mean": mean, "ci95": ci95}
+            if some:
+                told[name][figure] |= {"seeds": len(known), "of": len(values)}
     told["targets"] = reached(case.targets, {name: told[name] for name in runs})
     return told
 

@@ -18,6 +18,8 @@ COLUMNS = (
     ("itl_p99_s", "ITL p99, ms", 1e3, 1),
     ("goodput", "goodput, tokens/s", 1.0, 0),
     ("queue_p95_s", "queue p95, s", 1.0, 1),
+    ("recovery_s", "recovery, s", 1.0, 0),
+    ("queue_recovery_s", "queue recovery, s", 1.0, 0),
     ("gpu_seconds", "GPU-s", 1.0, 0),
     ("cap_changes_per_min", "caps/min", 1.0, 1),
     ("cap_reversals_per_10min", "cap reversals/10 min", 1.0, 1),
@@ -115,7 +117,8 @@ def _cell(figure: Json, factor: float, digits: int) -> str:
     if figure["mean"] is None:
         return "-"
     half = f" ± {factor * figure['ci95']:.{digits}f}" if figure["ci95"] else ""
-    return f"{factor * figure['mean']:.{digits}f}{half}"
+    seeds, of = figure.get("seeds"), figure.get("of")
+    return f"{factor * figure['mean']:.{digits}f}{half}" + (f" ({seeds} of {of})" if seeds != of else "")
 
 
 def _diagnosis(found: Json) -> str:

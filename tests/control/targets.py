@@ -22,8 +22,8 @@ class Target:
 
 
 def reached(targets: Iterable[Target], policies: Json) -> list[dict[str, Any]]:
-    """For each target its words, the bound, the value, and whether it is kept; value and verdict are None
-    where what they need was not run.
+    """For each target its words, the bound, the value, and whether it is kept; both are None where what they
+    need was not run. A figure that no seed has, since nothing was to recover, is kept without a value.
     """
     return [_reached(target, policies) for target in targets]
 
@@ -34,6 +34,8 @@ def _reached(target: Target, policies: Json) -> dict[str, Any]:
         over = _mean(policies, target.beside, target.figure)
         value = value / over if over else None
     met = None if value is None else value <= target.most
+    if policies.get(LAW, {}).get(target.figure, {}).get("seeds") == 0:
+        met = True
     return {"says": target.says, "most": target.most, "value": value, "met": met}
 
 
@@ -46,5 +48,7 @@ def told(found: Json) -> str:
     """One of them in words."""
     if found["met"] is None:
         return f"{found['says']}: not run (at most {found['most']:g})"
+    if found["value"] is None:
+        return f"{found['says']}: nothing was to recover (at most {found['most']:g}): kept"
     verdict = "kept" if found["met"] else "NOT KEPT"
     return f"{found['says']}: {found['value']:.2f} (at most {found['most']:g}): {verdict}"

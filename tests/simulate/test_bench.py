@@ -92,6 +92,19 @@ def test_an_ablation_runs_and_is_not_the_whole_law(name: str) -> None:
     assert runs[name]["seeds"] != runs["llamaserver"]["seeds"]
 
 
+def test_seconds_of_recovery_are_means_of_the_seeds_that_had_to_recover() -> None:
+    runs, _ = measured(BRIEF, chosen("default"), seeds=(1, 2, 3))
+    seeds = runs["default"]["seeds"]
+    assert [seed["recovery_s"] for seed in seeds.values()] == [None] * 3, "there is no step"
+    assert summary(BRIEF, runs)["default"]["recovery_s"] == {"mean": None, "ci95": None, "seeds": 0, "of": 3}
+    seeds["1"]["recovery_s"], seeds["3"]["recovery_s"] = 10.0, 30.0
+    found = summary(BRIEF, runs)
+    assert found["default"]["recovery_s"] == {"mean": 20.0, "ci95": pytest.approx(127.1), "seeds": 2, "of": 3}
+    assert "20 ± 127 (2 of 3)" in page({"seeds": [1, 2, 3], "scenarios": {"S7d": found}})
+    del seeds["2"]["recovery_s"]  # as in a run of before there was such a figure
+    assert summary(BRIEF, runs)["default"]["recovery_s"] == {"mean": None, "ci95": None}
+
+
 def test_several_demands_at_once_are_in_the_order_of_time_and_independent() -> None:
     short, long = rates((2.0,), 60.0, 100, 50), rates((1.0,), 60.0, 5000, 50)
     made = together(short, long, name="both")(3)

@@ -152,7 +152,7 @@ def run(
         watch.look(world)
         moments.append(_moment(world))
         tell(world.now / demand.duration_s)
-    return judged(world, moments, scenario.profile, len(watch.found), scenario.window_s)
+    return judged(world, moments, scenario.profile, len(watch.found), scenario.window_s, demand.step_s)
 
 
 def _moment(world: World) -> Moment:

@@ -42,6 +42,8 @@ class Demand:
     """Of what the closed-loop clients ask."""
     source: str = ""
     """Where it comes from, with what its licence wants to be said."""
+    step_s: float | None = None
+    """When the load steps up and stays so for a while, seconds; None where it does no such thing."""
 
 
 def lengths_of(demand: Demand) -> Lengths:

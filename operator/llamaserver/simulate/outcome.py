@@ -7,10 +7,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
+from typing import Any
 
 from llamaserver.control.objective import JUDGED_S
 from llamaserver.simulate.clients import Token, quantiles, reversals
 from llamaserver.simulate.profiles import Profile
+from llamaserver.simulate.recovery import queue_windows, recovery_s
 from llamaserver.simulate.world import World
 
 SETTLE_S = 20.0
@@ -69,6 +71,12 @@ class Outcome:
     """Of the prompt tokens that were looked up in a prefix cache; 0 without one."""
     wrong_actions: float
     """Actions in the wrong direction while something was broken, see simulate/wrongs.py."""
+    recovery_s: float | None
+    """From the step of the demand until the latency objective holds again, see simulate/recovery.py. None
+    where there was no step, or nothing to recover.
+    """
+    queue_recovery_s: float | None
+    """The same until the queue is what it was before the step."""
 
 
 FIGURES = tuple(f.name for f in fields(Outcome))
@@ -92,8 +100,11 @@ def judged(
     profile: Profile,
     wrong_actions: float = 0.0,
     window_s: float = JUDGED_S,
+    step_s: float | None = None,
 ) -> Traced:
-    """The figures of a world that has run, the objective judged over windows of `window_s`."""
+    """The figures of a world that has run, the objective judged over windows of `window_s`; `step_s` is when
+    the load stepped up.
+    """
     target = world.objective.itl_s
     tokens = world.tokens(SETTLE_S)
     seen = world.judged(SETTLE_S, window_s)
@@ -133,6 +144,8 @@ def judged(
             refused=sum(e.refused_ever for e in world.ever()),
             prefix_hit_share=_hit_share(world),
             wrong_actions=wrong_actions,
+            recovery_s=_recovery_s(world, seen, step_s, window_s),
+            queue_recovery_s=_queue_recovery_s(world, moments, step_s),
         ),
         windows=seen,
         moments=moments,
@@ -147,6 +160,24 @@ def _good(tokens: Sequence[Token], seen: Sequence[tuple[float, float]], target: 
     # A token at the very end of a window is of that window.
     of = [(bisect_left(ends, t), n) for t, _, n in tokens]
     return sum(n for i, n in of if i < len(held) and held[i])
+
+
+def _recovery_s(
+    world: World, seen: Sequence[tuple[float, float]], step_s: float | None, window_s: float
+) -> float | None:
+    target = world.objective.itl_s
+    if step_s is None or target is None:
+        return None
+    return recovery_s([(at, value <= target) for at, value in seen], step_s, window_s, world.now)
+
+
+def _queue_recovery_s(world: World, moments: Sequence[Moment], step_s: float | None) -> float | None:
+    if step_s is None:
+        return None
+    queued = (admission for e in world.ever() for admission in e.queued)
+    waiting = [(m.at, m.waiting) for m in moments]
+    found = queue_windows(queued, waiting, (SETTLE_S, step_s, world.now), JUDGED_S)
+    return recovery_s(found, step_s, JUDGED_S, world.now)
 
 
 def _per_minute(world: World, moments: Sequence[Moment]) -> float:
@@ -173,5 +204,10 @@ def _hit_share(world: World) -> float:
 
 
 def mean_of(outcomes: Sequence[Outcome]) -> Outcome:
-    """The mean of each figure over several seeds."""
-    return Outcome(**{name: fmean(getattr(o, name) for o in outcomes) for name in FIGURES})
+    """The mean of each figure over several seeds, of those that have it."""
+    return Outcome(**{name: _mean([getattr(o, name) for o in outcomes]) for name in FIGURES})
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llamaserver.simulate.demand import Demand, Request, constant
 from llamaserver.simulate.lengths import Lengths
@@ -83,7 +83,8 @@ def _poisson(size: Size, rng: random.Random) -> Demand:
 
 def _step(size: Size, rng: random.Random) -> Demand:
     third = size.duration_s / 3
-    return _open(size, rng, lambda t: size.rate * (4 if third < t <= 2 * third else 1), 4 * size.rate)
+    made = _open(size, rng, lambda t: size.rate * (4 if third < t <= 2 * third else 1), 4 * size.rate)
+    return replace(made, step_s=third)
 
 
 def _ramp(size: Size, rng: random.Random) -> Demand:
@@ -114,4 +115,4 @@ def shaped(name: str, size: Size, seed: int) -> Demand:
     made = shape.make(size, random.Random(seed))
     volume = f"{size.streams} streams" if shape.closed else f"{size.rate:.3g} requests/s"
     title = f"{name}, {volume}, {size.prompt:g} tokens in, {size.output:g} out"
-    return Demand(title, made.duration_s, made.requests, made.streams, made.lengths)
+    return replace(made, name=title)

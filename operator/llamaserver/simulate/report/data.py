@@ -97,9 +97,14 @@ def _policy(result: Result) -> Json:
         "says": description(result.policy.name),
         "setting": setting(result),
         "mean": figures(result.mean),
-        "ci95": {name: interval([getattr(o, name) for o in result.outcomes]) for name in FIGURES},
+        "ci95": {name: interval(_values(result.outcomes, name)) for name in FIGURES},
         "seeds": [figures(outcome) for outcome in result.outcomes],
     }
+
+
+def _values(outcomes: Sequence[Outcome], name: str) -> list[float]:
+    """One figure of those that have it."""
+    return [value for o in outcomes if (value := getattr(o, name)) is not None]
 
 
 def figures(outcome: Outcome) -> Json:
@@ -107,8 +112,8 @@ def figures(outcome: Outcome) -> Json:
     return {name: _finite(getattr(outcome, name)) for name in FIGURES}
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def interval(values: Sequence[float]) -> float | None:
