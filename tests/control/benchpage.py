@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from control.standing import COUNTS, DETAILS, Row, counts, details, standing
+from control.standing import summary as summed
 from control.targets import told as told_of
 from llamaserver.simulate.outcome import SETTLE_S
 from llamaserver.simulate.policies import LAW
@@ -30,6 +32,7 @@ COLUMNS = (
 )
 """Figure, title, factor, decimals."""
 _BAD = ' class="bad"'
+STANDING = "The law against every baseline: attainment and cost"
 
 
 def cost(figures: Json, duration_s: float) -> float | None:
@@ -42,16 +45,28 @@ def markdown(result: Json) -> str:
     """The same tables as text."""
     parts = []
     for name, told in result["scenarios"].items():
-        rows = [" | ".join(("policy", *(c[1] for c in COLUMNS))), " | ".join(["---"] * (len(COLUMNS) + 1))]
-        rows += [
-            " | ".join((f"`{policy}`", *(_cell(figures[f], factor, n) for f, _, factor, n in COLUMNS)))
+        rows = [
+            (f"`{policy}`", *(_cell(figures.get(f, {}), factor, n) for f, _, factor, n in COLUMNS))
             for policy, figures in told.items()
             if isinstance(figures, Mapping)
         ]
-        parts.append(f"## {name}: {told['says']}\n\n" + "\n".join(f"| {row} |" for row in rows))
+        table = _lines(("policy", *(c[1] for c in COLUMNS)), rows)
+        parts.append(f"## {name}: {told['says']}\n\n{table}")
         if targets := told.get("targets"):
             parts.append("\n".join(f"- {told_of(one)}" for one in targets))
+    if rows := standing(result["scenarios"]):
+        parts += [
+            f"## {STANDING}",
+            summed(rows),
+            _lines(COUNTS, counts(rows)),
+            _lines(DETAILS, details(rows)),
+        ]
     return "\n\n".join(parts)
+
+
+def _lines(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *body))
 
 
 def page(result: Json) -> str:
@@ -63,6 +78,7 @@ def page(result: Json) -> str:
         "held it. "
         "Cost: GPU-seconds for a thousand of these. Further left and further down is better.</p>",
         *(_scenario(name, told) for name, told in result["scenarios"].items()),
+        _standing(standing(result["scenarios"])),
         _diagnosis(result["diagnosis"]) if "diagnosis" in result else "",
         _validity(result["validity"]) if "validity" in result else "",
     ]
@@ -96,6 +112,24 @@ def _scenario(name: str, told: Json) -> str:
     )
 
 
+def _standing(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    tables = (_rows(COUNTS, counts(rows)), _rows(DETAILS, details(rows)))
+    return (
+        f"<h2>{STANDING}</h2><p class='quiet'>{escape(summed(rows))} Better is who is no worse in both and "
+        "better in one; where the number of replicas stays, cost is the same for all.</p>"
+        + "".join(f'<div class="card">{table}</div>' for table in tables)
+    )
+
+
+def _rows(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table in HTML."""
+    heads = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in body)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+
+
 def _targets(found: Sequence[Json]) -> str:
     if not found:
         return ""
@@ -108,13 +142,13 @@ def _table(policies: Mapping[str, Json], colours: Mapping[str, str]) -> str:
     rows = []
     for name, figures in policies.items():
         key = f'<span class="key" style="background:{colours[name]}"></span>{escape(name)}'
-        cells = "".join(f"<td>{_cell(figures[f], factor, n)}</td>" for f, _, factor, n in COLUMNS)
+        cells = "".join(f"<td>{_cell(figures.get(f, {}), factor, n)}</td>" for f, _, factor, n in COLUMNS)
         rows.append(f"<tr><td>{key}</td>{cells}</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _cell(figure: Json, factor: float, digits: int) -> str:
-    if figure["mean"] is None:
+    if figure.get("mean") is None:
         return "-"
     half = f" ± {factor * figure['ci95']:.{digits}f}" if figure["ci95"] else ""
     seeds, of = figure.get("seeds"), figure.get("of")
