@@ -78,7 +78,7 @@ async def simulated(
     given = ["tiny", "--host=127.0.0.1", "--port=0", f"--profile={PROFILE}", *arguments]
     options = parse(given, environment)
     async with (
-        Server(options, TunerRoutes(environment, "boot"), developer=developer) as server,
+        Server(options, TunerRoutes(environment, "boot", loads=options.tuner), developer=developer) as server,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session,
     ):
         yield Sim(server, session, "https" if options.certificate else "http")

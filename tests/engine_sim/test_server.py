@@ -147,6 +147,14 @@ async def test_a_key_guards_the_interface_and_not_the_probes(key: str, status: i
             await sim.get(path)
 
 
+async def test_an_engine_without_the_tuner_serves_and_has_figures() -> None:
+    async with simulated("--no-tuner") as sim:
+        assert (await sim.complete())[0] == 200
+        assert await sim.counted("vllm:generation_tokens_total") == 5
+        async with sim.session.get(f"{sim.url}/llamaserver/v1/snapshot") as answer:
+            assert answer.status == 404
+
+
 async def test_the_key_may_come_from_the_environment() -> None:
     async with simulated(environment={"VLLM_API_KEY": "k"}) as sim:
         assert (await sim.complete())[0] == 401

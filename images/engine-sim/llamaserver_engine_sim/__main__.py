@@ -27,7 +27,8 @@ async def serve(options: Options) -> None:
     if stop.is_set():
         return
     developer = os.environ.get("VLLM_SERVER_DEV_MODE", "0") == "1"
-    async with Server(options, TunerRoutes(os.environ, boot_id()), developer=developer) as server:
+    tuner = TunerRoutes(os.environ, boot_id(), loads=options.tuner)
+    async with Server(options, tuner, developer=developer) as server:
         logger.info("serving %s at port %d", ", ".join(options.served), server.port)
         failed = asyncio.create_task(server.failed())
         await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)

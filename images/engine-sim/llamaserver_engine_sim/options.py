@@ -41,6 +41,8 @@ class Options:
     startup_s: float
     drain_s: float | None
     """None is as long as it takes."""
+    tuner: bool
+    """False for an image in which the tuner does not load."""
     ignored: tuple[str, ...]
     """Arguments that vLLM may know and the simulator does not."""
 
@@ -74,6 +76,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Options:
         seed=known.seed,
         startup_s=known.startup_seconds,
         drain_s=known.shutdown_timeout,
+        tuner=not known.no_tuner,
         ignored=tuple(unknown),
     )
 
@@ -135,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument(
         "--startup-seconds", type=_seconds, default=0.0, metavar="S", help="nothing is served before"
     )
+    own.add_argument("--no-tuner", action="store_true", help="as an image in which the tuner does not load")
     parser.add_argument("--version", action="version", version=f"{__version__} (vLLM {VLLM})")
     return parser
 

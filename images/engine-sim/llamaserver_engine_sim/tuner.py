@@ -29,10 +29,14 @@ PLUGIN = "llamaserver_tuner_http"
 class TunerRoutes:
     """Where the tuner is not loaded there is nothing."""
 
-    def __init__(self, environment: Mapping[str, str], boot_id: str) -> None:
-        """Reads what the tuner's plugin reads. VLLM_PLUGINS is an allowlist; unset, everything is loaded."""
+    def __init__(self, environment: Mapping[str, str], boot_id: str, *, loads: bool = True) -> None:
+        """Reads what the tuner's plugin reads. VLLM_PLUGINS is an allowlist; unset, everything is loaded.
+        `loads` is False for an image in which the tuner does not.
+        """
         plugins = environment.get("VLLM_PLUGINS")
-        self._loaded = plugins is None or PLUGIN in plugins.split(",")
+        named = plugins is None or PLUGIN in plugins.split(",")
+        self._loaded = loads and named
+        self._why = "--no-tuner" if named else f"VLLM_PLUGINS does not name {PLUGIN}"
         folder = environment.get("LLAMASERVER_TUNER_KEYS_DIR")
         self._keys = KeyRing(Path(folder) if folder else None)
         self._identity = Identity(environment.get("LLAMASERVER_POD_UID", ""), boot_id, VLLM, api_servers=1)
@@ -52,7 +56,7 @@ class TunerRoutes:
     async def ready(self) -> None:
         """Read the engine for the first time, and say whether it can be changed."""
         if self._service is None:
-            logger.info("the tuner is not loaded: VLLM_PLUGINS does not name %s", PLUGIN)
+            logger.info("the tuner is not loaded: %s", self._why)
             return
         first = await self._service.snapshot()
         if first["reason"]:
