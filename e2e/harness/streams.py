@@ -38,6 +38,7 @@ Work = tuple[list[int], int]
 """Prompt token ids, and tokens to generate."""
 PERCENTILES = (0.5, 0.95, 0.99)
 MAX_CONCURRENCY = 512
+LOOK_S = 0.1
 CUTS_TOLD = 20
 
 
@@ -126,10 +127,17 @@ async def worker(
     args: argparse.Namespace,
     work: Iterator[Work],
     tally: Tally,
-    until: float,
+    times: tuple[float, float],
+    told: asyncio.Event,
 ) -> None:
-    """Send one stream after another until the time is up or the work is out."""
-    while time.perf_counter() < until:
+    """Send one stream after another until the time is up, the work is out, or somebody wants an end. `times`
+    are start and end by this process's clock.
+    """
+    started, until = times
+    while (now := time.perf_counter()) < until and not told.is_set():
+        if args.wave is not None and ebbs(now - started, args.wave):
+            await asyncio.sleep(LOOK_S)
+            continue
         try:
             prompt, tokens = next(work)
         except StopIteration:
@@ -170,12 +178,9 @@ async def follow(tally: Tally, started: float) -> None:
         print(json.dumps(line), flush=True)
 
 
-def until_told(work: Iterator[Work], told: asyncio.Event) -> Iterator[Work]:
-    """The work, up to the moment at which somebody wants the load to end."""
-    for item in work:
-        if told.is_set():
-            return
-        yield item
+def ebbs(seconds: float, wave: float) -> bool:
+    """Whether no stream is started now, so long after the start: every other time of `wave` seconds."""
+    return int(seconds // wave) % 2 == 1
 
 
 async def run(args: argparse.Namespace) -> dict[str, object]:
@@ -183,14 +188,17 @@ async def run(args: argparse.Namespace) -> dict[str, object]:
     tally, started, told = Tally(), time.perf_counter(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     endless = requests((args.prompt_min, args.prompt_max), (args.output_min, args.output_max), args.seed)
-    work = until_told(itertools.islice(endless, args.requests), told)
+    work = itertools.islice(endless, args.requests)
     until = started + (args.seconds if args.seconds is not None else args.timeout)
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=args.timeout)
     ) as s:
         clock = asyncio.create_task(follow(tally, started)) if args.follow else None
-        workers = [asyncio.create_task(worker(s, args, work, tally, until)) for _ in range(args.concurrency)]
+        workers = [
+            asyncio.create_task(worker(s, args, work, tally, (started, until), told))
+            for _ in range(args.concurrency)
+        ]
         _, open_still = await asyncio.wait(workers, timeout=args.seconds if args.drop else None)
         for task in open_still:
             task.cancel()
@@ -225,6 +233,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--prompt-max", type=int, default=32, help="most prompt tokens (default 32)")
     p.add_argument("--output-min", type=int, default=100, help="fewest tokens to generate (default 100)")
     p.add_argument("--output-max", type=int, default=300, help="most tokens to generate (default 300)")
+    p.add_argument(
+        "--wave",
+        type=float,
+        metavar="S",
+        help="start streams for so many seconds, none for as long, and so on",
+    )
     p.add_argument("--timeout", type=float, default=300, help="limit of one stream, seconds (default 300)")
     p.add_argument("--seed", type=int, default=0, help="seed of lengths and prompts (default 0)")
     p.add_argument(
@@ -242,6 +256,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit("streams.py: give exactly one of --seconds and --requests")
     if args.drop and args.seconds is None:
         sys.exit("streams.py: --drop needs --seconds")
+    if args.wave is not None and args.wave <= 0:
+        sys.exit("streams.py: --wave must be more than 0")
     if not 1 <= args.concurrency <= MAX_CONCURRENCY:
         sys.exit(f"streams.py: --concurrency must be 1 to {MAX_CONCURRENCY}")
     print(json.dumps(asyncio.run(run(args))), flush=True)

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 
 import pytest
 from aiohttp import web
@@ -110,6 +112,33 @@ async def test_a_load_that_is_told_to_end_lets_its_streams_run_out() -> None:
     assert summary["cut"] == 0
 
 
+async def test_a_load_in_waves_starts_no_stream_in_between() -> None:
+    begun: list[float] = []
+
+    async def noted(request: web.Request) -> web.StreamResponse:
+        begun.append(time.monotonic())
+        return await answering()(request)
+
+    summary = await outcome(noted, "--seconds", "0.9", "--wave", "0.3")
+    assert summary["cut"] == 0
+    apart = [later - earlier for earlier, later in pairwise(begun)]
+    assert sum(gap > 0.25 for gap in apart) == 1, "one ebb between two waves"
+
+
+async def test_a_load_that_is_told_to_end_while_it_ebbs_ends() -> None:
+    begun: list[float] = []
+
+    async def first(request: web.Request) -> web.StreamResponse:
+        if not begun:
+            asyncio.get_running_loop().call_later(0.4, os.kill, os.getpid(), signal.SIGTERM)
+        begun.append(time.monotonic())
+        return await answering()(request)
+
+    summary = await outcome(first, "--seconds", "60", "--wave", "0.3")
+    assert summary["cut"] == 0
+    assert float(str(summary["seconds"])) < 5.0
+
+
 async def test_a_followed_load_tells_how_it_goes(capsys: pytest.CaptureFixture[str]) -> None:
     await outcome(answering(), "--seconds", "1.3", "--follow")
     (line,) = (json.loads(said) for said in capsys.readouterr().out.splitlines())
@@ -124,6 +153,7 @@ async def test_a_followed_load_tells_how_it_goes(capsys: pytest.CaptureFixture[s
         ([], "exactly one"),
         (["--requests", "1", "--drop"], "needs --seconds"),
         (["--requests", "1", "--concurrency", "0"], "--concurrency must be"),
+        (["--requests", "1", "--wave", "0"], "--wave must be"),
     ],
 )
 def test_flags_that_make_no_sense_together_are_refused(flags: list[str], said: str) -> None:
