@@ -132,6 +132,7 @@ def _controller_manager_flags(settings: Settings) -> list[str]:
         f"--cluster-signing-cert-file={pki / 'ca.crt'}",
         f"--cluster-signing-key-file={pki / 'ca.key'}",
         f"--flex-volume-plugin-dir={settings.conf / 'volume-plugins'}",
+        "--horizontal-pod-autoscaler-sync-period=5s",
     ]
 
 
@@ -262,6 +263,9 @@ def _kubelet(settings: Settings) -> dict[str, object]:
         "nodeStatusUpdateFrequency": "5s",
         "nodeLeaseDurationSeconds": 40,
         "serializeImagePulls": False,
+        # A container that failed is started again soon, and as soon the tenth time.
+        "featureGates": {"KubeletCrashLoopBackOffMax": True},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "5s"},
         # There is no registry: an image that is collected is gone.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
