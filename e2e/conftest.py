@@ -18,7 +18,23 @@ from harness.kube import Kube, KubeError
 from harness.manifests import namespace
 from harness.server import NAME_LABEL
 from harness.wait import until
-from scenarios.terms import FEW_STREAMS, LEAST_TARGET_MS, MEASURED_S, NAMESPACE, OPERATOR_VALUES, ROOM
+from scenarios.order import in_order
+from scenarios.terms import (
+    FEW_STREAMS,
+    LEAST_TARGET_MS,
+    MEASURED_S,
+    NAMESPACE,
+    OPERATOR_VALUES,
+    ROOM,
+    pair_of,
+)
+
+DEMO = demo_settings([]).namespace
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that share an engine come one after the other."""
+    items[:] = in_order(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -46,17 +62,21 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return dataclasses.replace(demo_settings(["--output", str(output)]), namespace=NAMESPACE)
 
 
-def _clear_demo(kube: Kube, demo: str) -> None:
-    """End what `make demo` left running: two cores have room for the scenarios' engines alone."""
-    if kube.kubectl("get", "crd,namespace", "-o", "name").count(demo):
-        kube.kubectl("delete", "llamaservers,jobs", "--all", "-n", demo, "--timeout=60s", timeout=70)
-        until("the demo's engines to end", lambda: not kube.list("pod", demo, NAME_LABEL), 120, every=1.0)
+def _end_demo(kube: Kube) -> None:
+    """Have what `make demo` left running end by and by."""
+    if kube.kubectl("get", "crd,namespace", "-o", "name").count(DEMO):
+        kube.kubectl("delete", "llamaservers,jobs", "--all", "-n", DEMO, "--timeout=60s", timeout=70)
+
+
+def _wait_for_room(kube: Kube) -> None:
+    """Wait until the demo's engines have ended: two cores have room for the scenarios' own alone."""
+    until("the demo's engines to end", lambda: not kube.list("pod", DEMO, NAME_LABEL), 120, every=1.0)
 
 
 @pytest.fixture(scope="session")
 def operator(kube: Kube, settings: Settings) -> Iterator[None]:
     """The operator, installed with the chart and a short lease; uninstalled at the end."""
-    _clear_demo(kube, demo_settings([]).namespace)
+    _end_demo(kube)
     flags = [word for name, value in OPERATOR_VALUES.items() for word in ("--set", f"{name}={value}")]
     release.install(kube, settings, *flags)
     yield
@@ -65,8 +85,9 @@ def operator(kube: Kube, settings: Settings) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def fleet(kube: Kube, settings: Settings, operator: None) -> Iterator[Fleet]:  # noqa: ARG001
-    """A LlamaServer `chat` with one engine, Ready, shared by the scenarios. Each leaves it as it found it."""
+    """A LlamaServer `chat`, Ready, shared by the scenarios. Who changes it begins with `alone` or `pair`."""
     kube.apply(namespace(NAMESPACE))
+    _wait_for_room(kube)
     shared = Fleet(kube, "chat", NAMESPACE, settings.engine_image, settings.runtime_class, LEAST_TARGET_MS)
     shared.apply(shared.resource(tuning="Off"))
     shared.wait_ready()
@@ -79,7 +100,26 @@ def fleet(kube: Kube, settings: Settings, operator: None) -> Iterator[Fleet]:  #
 
 
 @pytest.fixture
-def engine_address(fleet: Fleet) -> str:
-    """Address of the one engine, which runs and is tuned at will."""
+def alone(fleet: Fleet) -> Fleet:
+    """The fleet as it was declared at first, with one engine, whatever the scenario before has left."""
+    fleet.apply(fleet.resource())
+    fleet.wait_seen()
+    fleet.wait_replicas(1)
     fleet.wait_ready()
-    return str(fleet.engine_pod()["status"]["podIP"])
+    return fleet
+
+
+@pytest.fixture
+def pair(fleet: Fleet) -> Fleet:
+    """The fleet with two engines that nobody tunes; those that the scenario before has left are kept."""
+    fleet.apply(pair_of(fleet))
+    fleet.wait_seen()
+    fleet.wait_replicas(2)
+    fleet.wait_ready()
+    return fleet
+
+
+@pytest.fixture
+def engine_address(alone: Fleet) -> str:
+    """Address of the one engine, which runs and is tuned at will."""
+    return str(alone.engine_pod()["status"]["podIP"])

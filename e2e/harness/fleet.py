@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from cluster.node import Node
 from harness.kube import TAIL_LINES, Kube, KubeError, Object
-from harness.manifests import CEILING, MODEL, llamaserver, slo
-from harness.server import Server
+from harness.manifests import CEILING, MODEL, ONE_CORE_PROCESS, llamaserver, slo
+from harness.server import READY_S, Server
 from harness.wait import WaitError, until
 
 STREAMS = Path(__file__).with_name("streams.py")
@@ -82,13 +82,15 @@ class Fleet(Server):
 
     def resource(self, **changes: Any) -> Object:
         """The resource, with changes to `harness.manifests.llamaserver`'s arguments."""
-        return llamaserver(
+        made = llamaserver(
             self.name,
             self.namespace,
             image=self._image,
             runtime_class=self._runtime_class,
             **{"tuning": "Auto", "objective": slo(self.target_ms), **changes},
         )
+        made["spec"]["engine"]["env"] = [ONE_CORE_PROCESS]
+        return made
 
     # --- engines ------------------------------------------------------------------------------------
 
@@ -135,12 +137,32 @@ class Fleet(Server):
         kept = ("max_num_active_seqs", "generation", "lease_expires_in_s", "running", "waiting", "retunes")
         return f"{ {key: engine[key] for key in kept} }; {self.describe()}"
 
+    def running(self) -> int:
+        """Streams that run, as the status tells."""
+        return int(self.status().get("observed", {}).get("running", 0))
+
+    def asked_for(self) -> int:
+        """The replicas that the Deployment is to have."""
+        deployment = self.kube.get("deployment", self.name, self.namespace)
+        assert deployment is not None, "the Deployment is gone"
+        return int(deployment["spec"]["replicas"])
+
+    def wait_replicas(self, replicas: int, timeout: float = READY_S) -> None:
+        """Wait until so many serve and no other pod is left."""
+
+        def there() -> bool:
+            return self.status().get("readyReplicas") == replicas == len(self.pods())
+
+        until(f"{replicas} engines", there, timeout, every=1.0, seen=self.describe)
+
     # --- load and faults ----------------------------------------------------------------------------
 
     @contextmanager
-    def load(self, concurrency: int, seconds: float = LONGEST_LOAD_S, pod: str = "") -> Iterator[Load]:
+    def load(
+        self, concurrency: int, *flags: str, seconds: float = LONGEST_LOAD_S, pod: str = ""
+    ) -> Iterator[Load]:
         """Closed-loop streams against the Service, or one pod's address, for at most so long; ended with the
-        block in any case.
+        block in any case. `flags` are more of the client's, such as `--wave 30`.
 
         They begin when the address answers: the node's rules for a Service follow a pod's readiness by some
         seconds while engines fill every core.
@@ -150,7 +172,7 @@ class Fleet(Server):
         with tempfile.TemporaryFile("w+") as errors:
             process = self.kube.start(
                 *(sys.executable, str(STREAMS), "--url", url, "--model", MODEL),
-                *("--concurrency", str(concurrency), "--seconds", str(seconds)),
+                *("--concurrency", str(concurrency), "--seconds", str(seconds), *flags),
                 stderr=errors,
             )
             load = Load(process, errors)
@@ -183,6 +205,12 @@ class Fleet(Server):
         pids = [words[0] for words in map(str.split, listed) if words and words[0].isdigit()]
         (pid,) = (pid for pid in pids if self._title(pid) == title)
         self.node.exec("kill", "-STOP", pid)
+
+    def in_network_of(self, pod: Object, container: str, *command: str) -> str:
+        """Run a program of this machine in a pod's network. Raises ClusterError when it fails."""
+        listed = (line.split() for line in self._tasks("ls").splitlines())
+        (pid,) = (words[1] for words in listed if words and words[0] == _identity(pod, container))
+        return self.node.exec("nsenter", f"--target={pid}", "--net", "--", *command)
 
     def _tasks(self, *words: str) -> str:
         return self.node.exec("ctr", "--namespace=k8s.io", "tasks", *words)

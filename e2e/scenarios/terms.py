@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from harness.fleet import Fleet
+from harness.kube import Object
 
 NAMESPACE = "llamaserver-e2e"
-LEASE_S = 30
+LEASE_S = 20
 """Short, so that a scenario can see a lease end."""
 TICK_S = 2
+PRE_STOP_S = 8
+"""Half of the default, since every pod that ends takes as long; the node's rules for a Service follow within
+some seconds.
+"""
 FEW_STREAMS, ROOM = 4, 1.25
 LEAST_TARGET_MS = 10
 MEASURED_S = 10.0
@@ -17,8 +22,16 @@ multiple, so there is always a reason to cut, and a cap that holds it."""
 OPERATOR_VALUES = {
     "operator.leaseSeconds": LEASE_S,
     "operator.tickSeconds": TICK_S,
+    "operator.preStopSeconds": PRE_STOP_S,
 }
 """Of the chart."""
+
+
+def pair_of(fleet: Fleet, **groups: Object) -> Object:
+    """The shared fleet with two engines that nobody tunes; `groups` are more of its spec."""
+    made = fleet.resource(scaling={"mode": "Fixed"}, replicas=2, tuning="Off", objective=None)
+    made["spec"] |= groups
+    return made
 
 
 def learned_cap(fleet: Fleet) -> float:

@@ -16,7 +16,7 @@ from cluster.node import Node
 from demo.settings import Settings
 from fakehub import FakeHub
 from harness.kube import Kube, Object
-from harness.manifests import claim_of_folder, llamaserver, namespace, secret
+from harness.manifests import ONE_CORE_PROCESS, claim_of_folder, llamaserver, namespace, secret
 from harness.server import Server, condition
 from harness.wait import until
 from harness.weights import engine_model, engine_python
@@ -28,9 +28,7 @@ TOKEN, WRONG = "hf_granted", "hf_expired"
 EACH_HALF_S = 60.0
 """For the weights, until progress was seen: the status is looked at every 20 s."""
 TOLD_S = 90.0
-"""With the kubelet's own wait before an init container that failed is started again, at first 10 and 20 s,
-and with what Kubernetes takes to bind the claim.
-"""
+"""With what Kubernetes takes to bind the claim, and the kubelet to start again what failed."""
 ANSWER_TOKENS = 8
 FAR = re.compile(rf"downloading {REPOSITORY}: ([\d.]+) of ([\d.]+) MiB")
 
@@ -101,6 +99,7 @@ def resource(hub: FakeHub, settings: Settings) -> Object:
     made["spec"]["engine"]["env"] = [
         {"name": "HF_ENDPOINT", "value": hub.url},
         {"name": "HF_HUB_OFFLINE", "value": "0"},
+        ONE_CORE_PROCESS,
     ]
     return made
 

@@ -7,17 +7,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from cluster import lifecycle
-from cluster.images import reference
-from cluster.node import Node
-from cluster.progress import Progress
+from harness import simulated
 from harness.fleet import Fleet, Load
 from harness.kube import Kube, Object
 from harness.manifests import namespace
 from harness.wait import until
 from scenarios.terms import NAMESPACE, TICK_S
 
-NAME, ENGINE = "many", "engine-sim"
+NAME = "many"
 MANY = 6
 STREAMS = (7, 4, 2)
 """At three of the engines, each more than at the next; all run at once, also with the cap of a slow start."""
@@ -30,9 +27,9 @@ UP_S, DOWN_S = 90.0, 60.0
 @pytest.fixture
 def many(kube: Kube, operator: None) -> Iterator[Fleet]:  # noqa: ARG001
     """A LlamaServer of as many simulated engines as `kubectl scale` says, at first one."""
-    lifecycle.refresh_images([ENGINE], lifecycle.Options(), Node(), Progress())
+    simulated.load_image()
     kube.apply(namespace(NAMESPACE))
-    fleet = Fleet(kube, NAME, NAMESPACE, reference(ENGINE), None, NO_MATTER_MS)
+    fleet = Fleet(kube, NAME, NAMESPACE, simulated.IMAGE, None, NO_MATTER_MS)
     resource = fleet.resource(scaling={"mode": "Fixed"}, replicas=1)
     engine = resource["spec"]["engine"]
     engine["extraArgs"] = ["--profile=CPU", f"--speed={SPEED}"]
@@ -41,7 +38,6 @@ def many(kube: Kube, operator: None) -> Iterator[Fleet]:  # noqa: ARG001
     fleet.wait_ready()
     yield fleet
     kube.delete("llamaserver", NAME, NAMESPACE)
-    until("its pods to end", lambda: not fleet.pods(), 120, every=1.0)
 
 
 def names(pods: list[Object]) -> set[str]:

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from cluster import lifecycle
-from cluster.images import reference
-from cluster.node import Node
-from cluster.progress import Progress
+from harness import simulated
 from harness.fleet import Fleet
 from harness.kube import Kube, Object
 from harness.manifests import MAX_MODEL_LEN, namespace
@@ -23,7 +20,7 @@ from harness.server import condition
 from harness.wait import stays, until
 from scenarios.terms import NAMESPACE
 
-NAME, ENGINE = "rolls", "engine-sim"
+NAME = "rolls"
 ARGUMENTS = ["--profile=CPU"]
 NO_MATTER_MS = 1000
 STREAMS = 6
@@ -58,9 +55,9 @@ class Look(NamedTuple):
 @pytest.fixture(scope="module")
 def rolls(kube: Kube, operator: None) -> Iterator[Fleet]:  # noqa: ARG001
     """A LlamaServer of simulated engines, which each scenario declares for itself."""
-    lifecycle.refresh_images([ENGINE], lifecycle.Options(), Node(), Progress())
+    simulated.load_image()
     kube.apply(namespace(NAMESPACE))
-    fleet = Fleet(kube, NAME, NAMESPACE, reference(ENGINE), None, NO_MATTER_MS)
+    fleet = Fleet(kube, NAME, NAMESPACE, simulated.IMAGE, None, NO_MATTER_MS)
     yield fleet
     kube.delete("llamaserver", NAME, NAMESPACE)
 
@@ -269,7 +266,7 @@ def asked_to_end(fleet: Fleet, pod: str) -> datetime | None:
         pytest.param(
             {"image": NOWHERE},
             "ImageUnavailable",
-            f"spec.engine.image: {reference(ENGINE)} -> {NOWHERE}",
+            f"spec.engine.image: {simulated.IMAGE} -> {NOWHERE}",
             id="image",
         ),
         pytest.param(

@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 
-from cluster import lifecycle
-from cluster.images import reference
 from cluster.node import Node
-from cluster.progress import Progress
+from harness import simulated
 from harness.fleet import ENGINE_PORT, HEALTH, SNAPSHOT, Fleet
 from harness.kube import Kube, KubeError, Object
 from harness.manifests import claim_of_folder, namespace, secret
 from harness.server import condition
 from harness.wait import stays, until
 
-TENANT, ENGINE = "llamaserver-tenant", "engine-sim"
+TENANT = "llamaserver-tenant"
 MEMORY_MI = 64
 NO_MATTER_MS = 1000
 UP_S = 60.0
@@ -52,7 +50,7 @@ def resource(fleet: Fleet, **changes: Any) -> Object:
 @pytest.fixture(scope="module")
 def tenant(kube: Kube, operator: None) -> Iterator[Kube]:  # noqa: ARG001
     """A namespace of its own, which enforces `restricted`."""
-    lifecycle.refresh_images([ENGINE], lifecycle.Options(), Node(), Progress())
+    simulated.load_image()
     kube.apply(namespace(TENANT))
     yield kube
     kube.kubectl("delete", "llamaservers", "--all", "-n", TENANT, "--timeout=60s", timeout=70)
@@ -62,7 +60,7 @@ def tenant(kube: Kube, operator: None) -> Iterator[Kube]:  # noqa: ARG001
 @pytest.fixture(scope="module")
 def serving(tenant: Kube) -> Fleet:
     """A LlamaServer named `vllm` that serves, and goes on whatever becomes of its neighbours."""
-    fleet = Fleet(tenant, "vllm", TENANT, reference(ENGINE), None, NO_MATTER_MS)
+    fleet = Fleet(tenant, "vllm", TENANT, simulated.IMAGE, None, NO_MATTER_MS)
     fleet.apply(resource(fleet))
     fleet.wait_ready(timeout=UP_S)
     return fleet
@@ -75,7 +73,7 @@ def make(tenant: Kube, serving: Fleet) -> Iterator[Make]:
     before = serving.engines()
 
     def neighbour(name: str, **changes: Any) -> Fleet:
-        fleet = Fleet(tenant, name, TENANT, reference(ENGINE), None, NO_MATTER_MS)
+        fleet = Fleet(tenant, name, TENANT, simulated.IMAGE, None, NO_MATTER_MS)
         made.append(fleet)
         fleet.apply(resource(fleet, **changes))
         return fleet

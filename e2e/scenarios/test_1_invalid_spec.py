@@ -14,32 +14,32 @@ def deployment(fleet: Fleet) -> Object:
     return found
 
 
-def test_a_managed_flag_is_refused_with_the_field_to_use(fleet: Fleet) -> None:
-    before = deployment(fleet)
-    engines = fleet.engines()
-    resource = fleet.resource()
+def test_a_managed_flag_is_refused_with_the_field_to_use(alone: Fleet) -> None:
+    before = deployment(alone)
+    engines = alone.engines()
+    resource = alone.resource()
     resource["spec"]["engine"]["extraArgs"] += ["--max-num-seqs", "64"]
     with pytest.raises(KubeError, match="maxNumSeqs"):
-        fleet.apply(resource)
-    assert deployment(fleet)["metadata"]["generation"] == before["metadata"]["generation"]
-    assert fleet.engines() == engines
+        alone.apply(resource)
+    assert deployment(alone)["metadata"]["generation"] == before["metadata"]["generation"]
+    assert alone.engines() == engines
 
 
-def test_what_only_the_operator_can_tell_is_said_in_the_status(fleet: Fleet) -> None:
-    before = deployment(fleet)
-    engines = fleet.engines()
-    resource = fleet.resource()
+def test_what_only_the_operator_can_tell_is_said_in_the_status(alone: Fleet) -> None:
+    before = deployment(alone)
+    engines = alone.engines()
+    resource = alone.resource()
     # An abbreviation that argparse would take for --max-num-seqs; the API server's rules know whole names
     # only.
     resource["spec"]["engine"]["extraArgs"].append("--max-num-se=64")
-    fleet.apply(resource)
-    said = fleet.wait_condition("Accepted", "False", 30, reason="InvalidSpec")
+    alone.apply(resource)
+    said = alone.wait_condition("Accepted", "False", 30, reason="InvalidSpec")
     assert "spec.engine.maxNumSeqs" in said["message"]
-    assert fleet.status()["observedGeneration"] == fleet.get()["metadata"]["generation"]
-    assert deployment(fleet)["metadata"]["generation"] == before["metadata"]["generation"]
-    assert fleet.engines() == engines
+    assert alone.status()["observedGeneration"] == alone.get()["metadata"]["generation"]
+    assert deployment(alone)["metadata"]["generation"] == before["metadata"]["generation"]
+    assert alone.engines() == engines
 
-    fleet.apply(fleet.resource())
-    fleet.wait_condition("Accepted", "True", 30)
-    fleet.wait_ready(timeout=30)
-    assert fleet.engines() == engines
+    alone.apply(alone.resource())
+    alone.wait_condition("Accepted", "True", 30)
+    alone.wait_ready(timeout=30)
+    assert alone.engines() == engines

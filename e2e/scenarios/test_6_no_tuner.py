@@ -12,7 +12,6 @@ from harness.kube import Kube
 from harness.manifests import llamaserver, namespace, slo
 from harness.plain_engine import IMAGE, MODEL_PATH, load_image
 from harness.server import Server
-from harness.wait import until
 from scenarios.terms import LEAST_TARGET_MS, NAMESPACE
 
 NAME = "plain"
@@ -39,7 +38,6 @@ def plain(kube: Kube, operator: None, tmp_path: Path) -> Iterator[Server]:  # no
     server.wait_ready()
     yield server
     kube.delete("llamaserver", NAME, NAMESPACE)
-    until("its pods to end", lambda: not server.pods(), 120, every=1.0)
 
 
 def test_the_status_says_that_the_cap_cannot_be_moved(plain: Server) -> None:

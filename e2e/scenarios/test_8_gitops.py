@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.settings import Settings
-from harness import flux
+from harness import flux, simulated
+from harness.fleet import Fleet
 from harness.flux import Flux
 from harness.kube import Kube, Object
-from harness.manifests import llamaserver, namespace, slo
+from harness.manifests import namespace, slo
 from harness.server import NAME_LABEL, READY_S, Server
 from harness.wait import stays, until
 
@@ -22,24 +22,20 @@ TIMEOUT = "10m"
 SOON_S = 60.0
 SEVERAL_INTERVALS_S = 20.0
 FLUX = "kustomize-controller"
+ARGUMENTS, TARGET_MS = ["--profile=CPU", "--startup-seconds=5"], 100
+"""A start that takes longer than Flux takes to apply."""
 CHILDREN = "deployments,replicasets,services,configmaps,poddisruptionbudgets,pods"
 
 
 class Pipeline:
     """What a platform team has: a manifest in git, and Flux between it and the cluster."""
 
-    def __init__(self, following: Flux, settings: Settings) -> None:
+    def __init__(self, following: Flux) -> None:
         self.flux = following
-        self.server = Server(following.kube, NAME, NAMESPACE)
-        self.manifest = llamaserver(
-            NAME,
-            NAMESPACE,
-            image=settings.engine_image,
-            runtime_class=settings.runtime_class,
-            tuning="Auto",
-            objective=slo(100),
-            scaling={"mode": "External"},
-        )
+        simulated.load_image()
+        fleet = Fleet(following.kube, NAME, NAMESPACE, simulated.IMAGE, None, TARGET_MS)
+        self.server: Server = fleet
+        self.manifest = simulated.resource(fleet, ARGUMENTS, scaling={"mode": "External"})
 
     def commit(self, message: str) -> str:
         """Commit the manifest as it is now, in its namespace."""
@@ -57,7 +53,6 @@ class Pipeline:
 @pytest.fixture(scope="module")
 def pipeline(
     kube: Kube,
-    settings: Settings,
     operator: None,  # noqa: ARG001
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Pipeline]:
@@ -65,7 +60,7 @@ def pipeline(
     folder: Path = tmp_path_factory.mktemp("flux")
     with flux.running(kube, folder, "platform") as following:
         try:
-            yield Pipeline(following, settings)
+            yield Pipeline(following)
         finally:
             following.unfollow()
             kube.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", timeout=180)
