@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cluster.errors import ClusterError
 from demo import release
 from demo.settings import RELEASE, Settings
 from demo.settings import parse as demo_settings
@@ -17,8 +19,9 @@ from harness.fleet import Fleet
 from harness.kube import Kube, KubeError
 from harness.manifests import namespace
 from harness.server import NAME_LABEL
-from harness.wait import until
+from harness.wait import WaitError, until
 from scenarios.order import in_order
+from scenarios.slow import Slow
 from scenarios.terms import (
     FEW_STREAMS,
     LEAST_TARGET_MS,
@@ -33,7 +36,7 @@ DEMO = demo_settings([]).namespace
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that share an engine come one after the other."""
+    """Those that share an engine come one after the other; what takes long by itself begins first."""
     items[:] = in_order(items)
 
 
@@ -123,3 +126,24 @@ def pair(fleet: Fleet) -> Fleet:
 def engine_address(alone: Fleet) -> str:
     """Address of the one engine, which runs and is tuned at will."""
     return str(alone.engine_pod()["status"]["podIP"])
+
+
+@pytest.fixture(scope="session")
+def slow(kube: Kube, operator: None) -> Iterator[Slow]:  # noqa: ARG001
+    """Two fleets that have begun to miss their objectives; ended once they were looked at."""
+    made = Slow(kube)
+    try:
+        made.begin()
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begun(request: pytest.FixtureRequest) -> None:
+    """Who has to miss an objective for ten minutes does so while other scenarios run. What goes wrong with it
+    is told to the scenario that asks for it, and to no other.
+    """
+    if any("slow" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        with suppress(ClusterError, KubeError, WaitError):
+            request.getfixturevalue("slow")

@@ -13,13 +13,13 @@ from pathlib import Path
 from cluster import binaries, pki
 from cluster.progress import Progress
 from cluster.settings import Settings
-from harness import process
+from harness import aggregated, process
 from harness.kube import Kube, Object
 from harness.manifests import namespace
 from harness.wait import until
 
 NAMESPACE = "keda"
-ADAPTER, API = "keda-adapter", "v1beta1.external.metrics.k8s.io"
+ADAPTER, API = "keda-adapter", aggregated.api_service(aggregated.EXTERNAL_METRICS)
 ADAPTER_PORT, GRPC_PORT = 6444, 9666
 PASSED_ON_S = 60.0
 
@@ -66,7 +66,8 @@ def running(kube: Kube, folder: Path) -> Iterator[None]:
     _certificates(folder, settings)
     kube.apply(namespace(NAMESPACE, "privileged"))
     kube.kubectl("apply", "--server-side", "-f", str(definitions), timeout=120)
-    kube.apply(*_adapter(settings))
+    at = settings.node_ip, ADAPTER_PORT
+    kube.apply(*aggregated.objects(ADAPTER, NAMESPACE, aggregated.EXTERNAL_METRICS, *at))
     try:
         with process.running(kube, _commands(programs, settings, folder), folder):
             until("KEDA to serve metrics", lambda: _available(kube), PASSED_ON_S, seen=lambda: _log(folder))
@@ -125,37 +126,3 @@ def _commands(programs: Path, settings: Settings, folder: Path) -> dict[str, lis
             "--port=8081",
         ],
     }
-
-
-def _adapter(settings: Settings) -> tuple[Object, Object, Object]:
-    """Where the API server finds the adapter."""
-    metadata = {"name": ADAPTER, "namespace": NAMESPACE}
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata,
-        "spec": {"ports": [{"name": "https", "port": 443, "targetPort": ADAPTER_PORT}]},
-    }
-    slice_ = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {**metadata, "labels": {"kubernetes.io/service-name": ADAPTER}},
-        "addressType": "IPv4",
-        "ports": [{"name": "https", "port": ADAPTER_PORT, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [settings.node_ip], "conditions": {"ready": True}}],
-    }
-    group, version = "external.metrics.k8s.io", "v1beta1"
-    api = {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {"name": API},
-        "spec": {
-            "group": group,
-            "version": version,
-            "groupPriorityMinimum": 100,
-            "versionPriority": 100,
-            "insecureSkipTLSVerify": True,
-            "service": {"name": ADAPTER, "namespace": NAMESPACE, "port": 443},
-        },
-    }
-    return service, slice_, api

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness import prometheus
 from harness.fleet import Fleet
 from harness.kube import Object
 
@@ -23,8 +24,9 @@ OPERATOR_VALUES = {
     "operator.leaseSeconds": LEASE_S,
     "operator.tickSeconds": TICK_S,
     "operator.preStopSeconds": PRE_STOP_S,
+    "prometheus.url": prometheus.URL,
 }
-"""Of the chart."""
+"""Of the chart. Prometheus runs only for the scenario that has figures from it."""
 
 
 def pair_of(fleet: Fleet, **groups: Object) -> Object:
