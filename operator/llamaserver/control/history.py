@@ -23,8 +23,8 @@ MAX_ARCHIVED = 6
 CHANGED_LOAD = 0.4
 """Change of prefill per decoded token, as a logarithm, that makes it another load: half as much again."""
 CHANGED_CONTEXT = 1.0
-"""The same of resident tokens per sequence: nearly three times as many. They also grow with every token that is
-decoded, which is no other load.
+"""The same of resident tokens per sequence: nearly three times as many. They also grow with every token that
+is decoded, which is no other load.
 """
 
 
