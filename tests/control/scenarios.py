@@ -43,9 +43,7 @@ ORACLE = "llamaserver+oracle"
 """The law's caps and budgets with the replicas of who knows the demand: what its GPU-seconds are held
 against.
 """
-FEW = (
-    f"default+hpa,default+keda,default+wva,default+dynamo-load,aimd+hpa,llamaserver+hpa,{ORACLE},llamaserver"
-)
+FEW = f"default+hpa,default+wva,aimd+hpa,llamaserver+hpa,{ORACLE},llamaserver"
 P95_30, P95_60 = Objective(0.030, Statistic.P95), Objective(0.060, Statistic.P95)
 P99_60 = Objective(0.060, Statistic.P99)
 BROKEN_S = (120.0, 240.0)
