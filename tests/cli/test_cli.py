@@ -51,6 +51,14 @@ def test_render_shows_what_a_server_becomes() -> None:
     assert all("ownerReferences" not in obj["metadata"] for obj in objects.values())
 
 
+def test_render_takes_what_the_operators_pod_is_told_but_its_namespace() -> None:
+    env = {"LLAMASERVER_NAMESPACE": "system", "LLAMASERVER_TUNER_IMAGE": "mirror/tuner:1"}
+    result = call("render", "-", stdin=SERVER, env=env)
+    objects = list(yaml.safe_load_all(result.output))
+    assert {obj["metadata"]["namespace"] for obj in objects} == {"default"}
+    assert any("mirror/tuner:1" in str(obj) for obj in objects)
+
+
 def test_render_takes_every_server_of_a_file_and_passes_over_the_rest() -> None:
     other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"
     result = call("render", "-", stdin=f"{SERVER}---\n{other}---\n{SERVER.replace('chat', 'batch')}")

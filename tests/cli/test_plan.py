@@ -79,6 +79,8 @@ def test_what_is_printed_can_be_pasted(profile: str) -> None:
     assert spec.engine.max_num_seqs >= made.chosen.cap
     assert (spec.accelerator is None) == (profile == "CPU")
     assert spec.slo.inter_token_latency.scope is None
+    if spec.accelerator is not None:
+        assert spec.accelerator.count == spec.engine.tensor_parallel_size == 4
 
 
 @pytest.mark.usefixtures("brief")
@@ -92,8 +94,6 @@ def test_a_plan_for_requests_proposes_an_objective_of_requests() -> None:
     assert spec.slo.inter_token_latency is not None
     assert spec.slo.inter_token_latency.scope is LatencyScope.REQUEST
     assert made.named == "p95/request"
-    if spec.accelerator is not None:
-        assert spec.accelerator.count == spec.engine.tensor_parallel_size == 4
 
 
 @pytest.mark.usefixtures("brief")

@@ -142,6 +142,18 @@ def test_a_new_operator_starts_at_the_right_cap() -> None:
     assert second.violated(30) <= 0.05
 
 
+@pytest.mark.parametrize("later_s", [2.0, 20.0, 40.0, 100.0])
+def test_the_ratio_that_is_handed_on_is_of_the_same_scope_as_the_cap(later_s: float) -> None:
+    world = overloaded(Objective(0.030, Statistic.P95), seed=3).run(200)
+    before = world.state.learned()
+    world.objective = of_requests(0.030)
+    kept = world.run(200 + later_s).state.learned()
+    assert before is not None
+    assert kept is not None
+    measured = world.state.pods["pod-1"].kappa
+    assert kept.kappa == ((measured or 1.0) if kept.per_request else before.kappa)
+
+
 def test_what_was_learned_of_tokens_is_no_cap_for_requests() -> None:
     known = overloaded(Objective(0.030, Statistic.P95)).run(200).state.learned()
     assert known is not None

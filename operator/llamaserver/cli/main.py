@@ -29,7 +29,7 @@ MOST_TICK_S = 5.0
 """A control law that looks more seldom learns a change too late."""
 _DEFAULTS = Options()
 _ENVIRONMENT = {"auto_envvar_prefix": "LLAMASERVER"}
-"""Options that the chart sets too: LLAMASERVER_WORKERS is --workers, whatever the command."""
+"""What the chart sets in the operator's pod: LLAMASERVER_WORKERS is --workers, whatever the command."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LLAMASERVER"})
@@ -238,7 +238,11 @@ def _settle_garbage_collector() -> None:
 @main.command(context_settings=_ENVIRONMENT)
 @click.argument("file", type=click.File("r", encoding="utf-8"))
 @click.option(
-    "--namespace", default="default", show_default=True, help="Namespace where the file names none."
+    "--namespace",
+    default="default",
+    show_default=True,
+    allow_from_autoenv=False,  # the variable is the operator's own namespace
+    help="Namespace where the file names none.",
 )
 @_tuner_options
 def render(file: Any, namespace: str, **given: Any) -> None:

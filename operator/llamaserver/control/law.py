@@ -186,9 +186,16 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
     outputs = [p.kv.output for p in known if p.kv.output is not None]
     target, quantile = objective.itl_s or 0.0, QUANTILES.get(objective.itl_statistic, 0.0)
     cap, per_request = 0.0, float(objective.of_requests)
+    kappa = state.kappa
+    if objective.of_requests:
+        # Requests end long after their tokens: what each pod measured over them, and not the present ratio.
+        kappa = _middle([p.kappa for p in known if p.kappa is not None]) or 1.0
+    tail = _middle([p.tail for p in known if p.tail is not None and p.budget is not None])
     if held and caps:
         cap = float(median(caps))
     elif before is not None:
+        if before.per_request != per_request:
+            kappa, tail = before.kappa, before.tail
         cap, target, quantile = before.cap, before.target_s, before.quantile
         per_request = before.per_request
     return Learned(
@@ -198,7 +205,7 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
         d_s=model.d_s,
         c_s=model.c_s,
         noise=model.noise,
-        kappa=state.kappa,
+        kappa=kappa,
         context=median([p.context for p in known]),
         prefill=median([prefill for prefill, _ in loads]),
         mixed=median([mixed for _, mixed in loads]),
@@ -209,7 +216,7 @@ def _learned(state: State, objective: Objective, fleet: Fleet, held: bool) -> Le
         cap=cap,
         target_s=target,
         quantile=quantile,
-        tail=_middle([p.tail for p in known if p.tail is not None and p.budget is not None]),
+        tail=tail,
         cold_start_s=fleet.cold_start_s or (before.cold_start_s if before is not None else 0.0),
         stop_ratio=_middle(ratios) or (before.stop_ratio if before is not None else 0.0),
         per_request=per_request,
