@@ -7,14 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from cluster.node import Node
 from harness.kube import TAIL_LINES, Kube, KubeError, Object
-from harness.manifests import CEILING, MODEL, ONE_CORE_PROCESS, llamaserver, slo
+from harness.manifests import CEILING, MODEL, llamaserver, slo
 from harness.server import READY_S, Server
 from harness.wait import WaitError, until
 
@@ -70,15 +70,25 @@ class Load:
 
 
 class Fleet(Server):
-    """A LlamaServer of real engines, tuned to an objective that needs less than their ceiling."""
+    """A LlamaServer of real engines, tuned to an objective that needs less than their ceiling. `env` is
+    spec.engine.env.
+    """
 
     def __init__(
-        self, kube: Kube, name: str, namespace: str, image: str, runtime_class: str | None, target_ms: int
+        self,
+        kube: Kube,
+        name: str,
+        namespace: str,
+        image: str,
+        runtime_class: str | None,
+        target_ms: int,
+        *,
+        env: Sequence[Object] = (),
     ) -> None:
         super().__init__(kube, name, namespace)
         self.node = Node()
         self.target_ms = target_ms
-        self._image, self._runtime_class = image, runtime_class
+        self._image, self._runtime_class, self._env = image, runtime_class, list(env)
 
     def resource(self, **changes: Any) -> Object:
         """The resource, with changes to `harness.manifests.llamaserver`'s arguments."""
@@ -89,7 +99,8 @@ class Fleet(Server):
             runtime_class=self._runtime_class,
             **{"tuning": "Auto", "objective": slo(self.target_ms), **changes},
         )
-        made["spec"]["engine"]["env"] = [ONE_CORE_PROCESS]
+        if self._env:
+            made["spec"]["engine"]["env"] = list(self._env)
         return made
 
     # --- engines ------------------------------------------------------------------------------------

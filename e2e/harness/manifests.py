@@ -24,7 +24,8 @@ CHAT_SLO_STATISTIC = "p95"
 ONE_CORE_PROCESS: dict[str, str] = {"name": "VLLM_ENABLE_V1_MULTIPROCESSING", "value": "0"}
 """Has the worker in the process of vLLM's engine core, as on one GPU; the server stays one of its own. By
 itself vLLM starts a third process on a CPU: it imports everything once more, a quarter of a start, and the
-two spin while they wait for each other.
+two spin while they wait for each other. The shared fleet of the scenarios has it; the engine of scenario 10
+and the demo's are as vLLM starts them.
 """
 
 

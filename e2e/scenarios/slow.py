@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from harness import simulated
-from harness.fleet import Fleet
+from harness.fleet import Fleet, Load
 from harness.kube import Kube, Object
 from harness.manifests import slo
 from scenarios.terms import NAMESPACE
@@ -19,7 +19,8 @@ CPU = {"requests": {"cpu": "200m", "memory": "64Mi"}}
 STREAMS, MORE = 16, 16
 WAVE_S = 30.0
 """More streams for so long, and none of them for as long: what fewer would give has to show."""
-LONGEST_S = 1800.0
+LONGEST_S = 3600.0
+"""They begin before the first scenario and are looked at after all that need no shared engine."""
 
 
 class Slow:
@@ -29,7 +30,8 @@ class Slow:
         self.asked, self.left = (
             simulated.fleet(kube, name, NAMESPACE, TARGET_MS) for name in ("slow-asked", "slow-left")
         )
-        self._loads = ExitStack()
+        self._until_end = ExitStack()
+        self._loads: list[Load] = []
 
     def begin(self) -> None:
         """Declare both, and have streams at each once they serve; those of one come in waves.
@@ -49,11 +51,17 @@ class Slow:
             (self.asked, MORE, wave),
             (self.left, STREAMS, ()),
         ):
-            self._loads.enter_context(fleet.load(streams, *flags, seconds=LONGEST_S))
+            load = fleet.load(streams, *flags, seconds=LONGEST_S)
+            self._loads.append(self._until_end.enter_context(load))
+
+    def check_running(self) -> None:
+        """Raise WaitError unless all streams go on: without them no objective is missed."""
+        for load in self._loads:
+            load.check_running()
 
     def end(self) -> None:
         """End the streams and both fleets, if that is still to be done."""
-        self._loads.close()
+        self._until_end.close()
         for fleet in (self.asked, self.left):
             fleet.kube.delete("llamaserver", fleet.name, NAMESPACE)
 

@@ -15,12 +15,13 @@ import pytest
 from cluster.node import Node
 from demo.settings import Settings
 from fakehub import FakeHub
+from harness.fleet import Fleet
 from harness.kube import Kube, Object
-from harness.manifests import ONE_CORE_PROCESS, claim_of_folder, llamaserver, namespace, secret
-from harness.server import Server, condition
+from harness.manifests import CEILING, claim_of_folder, namespace, secret
+from harness.server import condition
 from harness.wait import until
 from harness.weights import engine_model, engine_python
-from scenarios.terms import NAMESPACE
+from scenarios.terms import LEASE_S, LEAST_TARGET_MS, NAMESPACE
 
 NAME, SECRET, CLAIM = "downloaded", "hf-token", "models"
 REPOSITORY = "acme/tiny"
@@ -30,6 +31,7 @@ EACH_HALF_S = 60.0
 TOLD_S = 90.0
 """With what Kubernetes takes to bind the claim, and the kubelet to start again what failed."""
 ANSWER_TOKENS = 8
+TUNED_S = 30.0
 FAR = re.compile(rf"downloading {REPOSITORY}: ([\d.]+) of ([\d.]+) MiB")
 
 
@@ -37,7 +39,7 @@ FAR = re.compile(rf"downloading {REPOSITORY}: ([\d.]+) of ([\d.]+) MiB")
 class Case:
     """A LlamaServer whose weights are on a hub, and that hub."""
 
-    server: Server
+    server: Fleet
     hub: FakeHub
     resource: Object
 
@@ -45,10 +47,11 @@ class Case:
         """Have it in the Secret."""
         self.server.kube.apply(secret(SECRET, NAMESPACE, {"HF_TOKEN": token}))
 
-    def pod(self) -> Object:
-        """The one pod that is not ending. Raises ValueError while there is another number of them."""
-        (pod,) = (pod for pod in self.server.pods() if "deletionTimestamp" not in pod["metadata"])
-        return pod
+    def check_tuned(self) -> None:
+        """Wait until the engine runs with a cap below its ceiling, by a lease. Raises WaitError."""
+        address = self.server.engine_pod()["status"]["podIP"]
+        self.server.wait_cap(address, tuned=True, timeout=TUNED_S)
+        assert 0.0 < self.server.ask(address)["lease_expires_in_s"] <= LEASE_S
 
     def downloaded(self) -> tuple[float, float] | None:
         """What the status says is downloaded, and what there is in all, in MiB; None where it does not."""
@@ -84,22 +87,24 @@ class Case:
         return self.ask("/v1/chat/completions", asked)
 
 
-def resource(hub: FakeHub, settings: Settings) -> Object:
-    """The manifest, with what docs/models.md says of a gated model behind a mirror."""
-    made = llamaserver(
-        NAME, NAMESPACE, image=settings.engine_image, runtime_class=settings.runtime_class, tuning="Off"
-    )
+def resource(fleet: Fleet, hub: FakeHub) -> Object:
+    """The manifest, with what docs/models.md says of a gated model behind a mirror, and a bound for which
+    the cap is moved without any load.
+    """
+    made = fleet.resource(objective=None)
+    made["spec"]["tuning"]["numSeqs"] = {"max": CEILING // 2}
     made["spec"]["model"] = {
         "uri": f"hf://{REPOSITORY}",
         "revision": hub.commit,
         "tokenSecretRef": {"name": SECRET},
         "cache": {"persistentVolumeClaim": {"claimName": CLAIM}},
     }
-    # The image is made for weights of its own, and forbids to ask a hub.
+    # The image is made for weights of its own, and forbids to ask a hub. Unlike the shared fleet this one has
+    # vLLM's processes as they are by themselves, so that tuner, lease and restart are seen with these, too:
+    # it starts twice only, and nothing is measured beside it.
     made["spec"]["engine"]["env"] = [
         {"name": "HF_ENDPOINT", "value": hub.url},
         {"name": "HF_HUB_OFFLINE", "value": "0"},
-        ONE_CORE_PROCESS,
     ]
     return made
 
@@ -125,7 +130,8 @@ def hub() -> Iterator[FakeHub]:
 def case(kube: Kube, settings: Settings, operator: None, hub: FakeHub, tmp_path: Path) -> Iterator[Case]:  # noqa: ARG001
     """With a claim that is empty, and a token that the hub does not know."""
     kube.apply(namespace(NAMESPACE), *claim_of_folder(CLAIM, NAMESPACE, str(tmp_path), Node().settings.name))
-    made = Case(Server(kube, NAME, NAMESPACE), hub, resource(hub, settings))
+    fleet = Fleet(kube, NAME, NAMESPACE, settings.engine_image, settings.runtime_class, LEAST_TARGET_MS)
+    made = Case(fleet, hub, resource(fleet, hub))
     made.give_token(WRONG)
     made.server.apply(made.resource)
     yield made
@@ -143,13 +149,15 @@ def test_a_model_is_downloaded_once_and_served(case: Case) -> None:
     assert "Invalid credentials" in denied["message"]
     assert "the Secret of spec.model.tokenSecretRef" in denied["message"]
     assert not hub.fetched, "a byte was fetched before the token was known"
-    pod, deployment = case.pod(), server.kube.get("deployment", NAME, NAMESPACE)
+    pod, deployment = server.engine_pod(), server.kube.get("deployment", NAME, NAMESPACE)
 
     case.give_token(TOKEN)
     case.wait_progress()
     hub.pace_s = 0.0
     server.wait_ready()
-    assert case.pod()["metadata"]["uid"] == pod["metadata"]["uid"], "the token alone was to be mended"
+    assert server.engine_pod()["metadata"]["uid"] == pod["metadata"]["uid"], (
+        "the token alone was to be mended"
+    )
     after = server.kube.get("deployment", NAME, NAMESPACE)
     assert deployment is not None
     assert after is not None
@@ -161,6 +169,7 @@ def test_a_model_is_downloaded_once_and_served(case: Case) -> None:
     answer = case.chat()
     assert answer["usage"]["completion_tokens"] == ANSWER_TOKENS
     assert answer["choices"][0]["message"]["content"]
+    case.check_tuned()
     assert hub.tokens == {f"Bearer {WRONG}", f"Bearer {TOKEN}"}
     assert hub.store_tokens == {""}, "the token was shown to the store"
 
@@ -170,6 +179,7 @@ def test_a_model_is_downloaded_once_and_served(case: Case) -> None:
     server.kube.delete("pod", pod["metadata"]["name"], NAMESPACE)
     server.wait_condition("Ready", "False", 10)
     server.wait_ready()
-    assert case.pod()["metadata"]["uid"] != pod["metadata"]["uid"]
+    assert server.engine_pod()["metadata"]["uid"] != pod["metadata"]["uid"]
     assert case.chat()["usage"]["completion_tokens"] == ANSWER_TOKENS
+    case.check_tuned()
     assert hub.fetched == fetched, "a file was fetched again"

@@ -44,6 +44,7 @@ def decisions(fleet: Fleet) -> list[Object]:
 
 def test_engines_that_cannot_be_tuned_are_restarted_once_where_that_is_asked_for(slow: Slow) -> None:
     asked, left, pod = slow.asked, slow.left, slow.first
+    slow.check_running()
     asked.wait_condition("Tuned", "False", 30, reason="ActuatorUnavailable")
     assert started_with(pod) == CEILING
     left_s = max(0.0, SUSTAINED_S - (datetime.now(UTC) - slow.began).total_seconds())
@@ -69,11 +70,13 @@ def test_engines_that_cannot_be_tuned_are_restarted_once_where_that_is_asked_for
     spec, status = asked.get()["spec"], asked.status()
     assert (spec["engine"]["maxNumSeqs"], status["effective"]["maxNumSeqs"]) == (CEILING, fewer)
 
+    slow.check_running()
     asked.wait_condition("SLOMet", "True", HELD_S)
     stays("the pod", lambda: uids(asked) == {after["metadata"]["uid"]}, NO_OTHER_S)
     assert len(decisions(asked)) == 1
     assert asked.status()["restart"]["time"] == restart["time"]
     # As slow all the time, and nobody has asked.
+    slow.check_running()
     left.wait_condition("SLOMet", "False", 30)
     assert left.engines() == slow.kept
     assert (told(left, "Restart"), "restart" in left.status()) == (None, False)

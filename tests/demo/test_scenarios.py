@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from harness import aggregated, figures, prometheus, simulated
 from harness.fleet import Fleet
 from harness.kube import Kube
 from llamaserver.api import parse
+from scenarios import test_10_models as models
 from scenarios.order import FIRST, in_order
 from scenarios.slow import declared
 from scenarios.terms import pair_of
@@ -48,13 +51,22 @@ def test_they_run_by_their_places_and_new_ones_at_the_end() -> None:
 
 
 def test_the_operator_accepts_what_they_declare(fleet: Fleet) -> None:
+    hub: Any = SimpleNamespace(url="http://10.0.0.1:80", commit="0" * 40)
     made = [
         pair_of(fleet, recovery={"replaceStalledAfter": "2m"}),
         simulated.resource(fleet, ["--profile=CPU"], {"maxNumSeqs": 4}, scaling={"mode": "External"}),
         declared(fleet, {"restart": {"minInterval": "1h"}}),
+        models.resource(fleet, hub),
     ]
     for resource in made:
         parse(resource)
+
+
+def test_an_engine_has_what_its_fleet_says_of_its_environment_and_nothing_else(fleet: Fleet) -> None:
+    said = [{"name": "A", "value": "0"}]
+    told = Fleet(fleet.kube, "chat", "ns", simulated.IMAGE, None, 25, env=said)
+    assert told.resource()["spec"]["engine"]["env"] == said
+    assert "env" not in fleet.resource()["spec"]["engine"]
 
 
 def test_metrics_are_added_up_by_their_labels() -> None:
