@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from control.diagnosing import sticking
 from control.fleets import Replicas
 from control.test_liar import LIES, told
-from llamaserver.api.enums import ScalingMode, Statistic
+from llamaserver.api.enums import LatencyScope, ScalingMode, Statistic
 from llamaserver.control import Cause, Decision, Diagnosis, Limits, Objective, straggler
 from llamaserver.control import imbalance as routing
+from llamaserver.control.causes.finding import Finding
+from llamaserver.control.causes.uneven import routing_imbalance
+from llamaserver.control.causes.uneven import straggler as straggler_told
 from llamaserver.control.facts import Facts
 from llamaserver.control.model import Block, StepModel, remembered
-from llamaserver.control.state import ImbalanceState, PaceState
+from llamaserver.control.state import DemandState, ImbalanceState, PaceState
 from llamaserver.control.types import Imbalance
 from llamaserver.control.types import Straggler as Slow
 from llamaserver.observe import Window
@@ -69,6 +72,21 @@ def test_a_slow_replica_is_named_with_how_slow_and_what_to_do() -> None:
     assert "delete the pod" in found.advice
     assert "33 % of the replicas" in found.advice
     assert last(slowed()).ailing == {"pod-1": Cause.STRAGGLER}
+
+
+def test_an_objective_of_requests_is_told_as_one_of_requests() -> None:
+    fleet = Replicas(count=3, objective=Objective(0.050, Statistic.P95, itl_scope=LatencyScope.REQUEST))
+    fleet.facts()
+    for pod in fleet.pods.values():
+        pod.decoded = 100.0
+    facts = fleet.facts()
+    slow = Slow("pod-001", 0.040, 1.6, 0.0, ("pod-001",), 2, 0.4)
+    seen = replace(facts.observed, itl_s=0.042)
+    found = straggler_told(replace(facts, straggler=slow, observed=seen), DemandState())
+    assert isinstance(found, Finding)
+    assert "Over the requests of all replicas the objective holds: p95/request is 42" in found.message
+    assert float(found.evidence["itl_ms"]) == 42.0
+    assert "pod_itl_ms" not in found.evidence, "a figure of tokens, beside one of requests"
 
 
 def test_it_is_told_after_half_a_minute_and_not_before() -> None:
@@ -248,12 +266,45 @@ def test_on_the_plant_no_replica_is_added_for_it() -> None:
 
 
 def test_what_the_others_have_no_room_for_is_capacity() -> None:
+    """Looked at for 90 s: an imbalance is told after 30 s."""
     limits = Limits(replicas_min=3, replicas_max=6)
-    world = World(QUEUES_20, limits, streams=constant(75), replicas=3, cold_start_s=20.0).run(40)
+    world = World(QUEUES_20, limits, streams=constant(75), replicas=3, cold_start_s=60.0).run(40)
     sticking(world)
-    world.run(120)
-    assert world.scales
-    assert not {"RoutingImbalance"} & set(world.causes(40)[: int(30 / world.tick_s)])
+    world.run(130)
+    assert any(t > 40.0 for t, _ in world.scales)
+    assert set(world.causes(40)) == {"AtCapacity"}
+    assert not any(d.ailing for _, d in world.decisions)
+
+
+def crowded_for_a_minute(waiting: dict[str, int]) -> Finding | str:
+    """What is said of two replicas that have been crowded, by who waits there in this tick."""
+    fleet = Replicas(count=3)
+    fleet.facts()
+    for name, pod in fleet.pods.items():
+        pod.running, pod.waiting = 80 if name in waiting else 20, waiting.get(name, 0)
+    facts = replace(fleet.facts(), now=100.0)
+    since = {"pod-001": 40.0, "pod-002": 50.0}
+    found = Imbalance(since, waiting=sum(waiting.values()), roomy=1, room=60, filled=0.75, share=0.9)
+    return routing_imbalance(replace(facts, imbalance=found), DemandState())
+
+
+def test_a_replica_whose_queue_is_gone_for_a_moment_is_not_the_one_to_name() -> None:
+    both = crowded_for_a_minute({"pod-001": 20, "pod-002": 30})
+    assert isinstance(both, Finding)
+    assert both.message.startswith("20 requests wait at pod-001, which is full")
+    assert "So it is at pod-002." in both.message
+    other = crowded_for_a_minute({"pod-001": 0, "pod-002": 30})
+    assert isinstance(other, Finding)
+    assert other.message.startswith("30 requests wait at pod-002, which is full")
+    assert "pod-001" not in other.message
+    assert (other.evidence["pod"], other.evidence["waiting"], other.evidence["for_s"]) == ("pod-002", 30, 50)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_no_queue_is_told_where_nobody_waits_just_now(left: int) -> None:
+    said = crowded_for_a_minute({"pod-001": left, "pod-002": 0})
+    assert isinstance(said, str)
+    assert "pod-001 and pod-002" in said
 
 
 @dataclass

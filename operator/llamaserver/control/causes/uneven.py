@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
 from llamaserver.api.enums import TuningMode
 from llamaserver.control.causes.finding import Finding
 from llamaserver.control.facts import Facts, statistic
-from llamaserver.control.imbalance import TOLD_S
+from llamaserver.control.imbalance import FEWEST, TOLD_S
 from llamaserver.control.pods import PodFacts
 from llamaserver.control.state import DemandState
 from llamaserver.control.types import Cause, Imbalance, Straggler
@@ -75,18 +76,23 @@ def _own_cap(facts: Facts, found: Straggler) -> tuple[str, dict[str, float | int
 
 
 def _latency(facts: Facts, found: Straggler) -> tuple[str, dict[str, float | int | str]]:
-    """How the fleet stands to the objective: it is judged over the tokens of all replicas together."""
+    """How the fleet stands to the objective: it is judged over the tokens, or the requests, of all replicas
+    together.
+    """
     target, seen = facts.objective.itl_s, facts.observed.itl_s
     if target is None or seen is None:
         return "", {}
     evidence: dict[str, float | int | str] = {"itl_ms": ms(seen), "target_ms": ms(target)}
     pod = next((p for p in facts.pods if p.name == found.pod), None)
-    own = None if pod is None else statistic(pod.window.itl, facts.objective)
+    # the few requests that one replica finishes in a window tell no statistic, and tokens are another figure
+    tokens = None if pod is None or facts.objective.of_requests else pod.window.itl
+    own = statistic(tokens, facts.objective)
     if own is not None:
         evidence["pod_itl_ms"] = ms(own.value_s)
     state = "is missed" if facts.missed else "holds"
+    what = "requests" if facts.objective.of_requests else "tokens"
     return (
-        f" Over the tokens of all replicas the objective {state}: {facts.objective.itl_statistic} is "
+        f" Over the {what} of all replicas the objective {state}: {facts.objective.itl_named} is "
         f"{ms(seen)} ms against {ms(target)} ms.",
         evidence,
     )
@@ -103,14 +109,15 @@ def routing_imbalance(facts: Facts, _: DemandState) -> Finding | str:
     found = told(facts)
     if found is None:
         return "no queue at one replica that others have the room for, or not for long"
-    pod = next((p for p in facts.pods if p.name == found.pod), None)
-    if pod is None:
-        return f"{found.pod} is out of sight"
+    queues = _queues(facts, found)
+    if not queues:
+        return f"{' and '.join(found.since)}: no queue there in this tick, or out of sight"
+    pod, *others = queues
     return Finding(
         Cause.ROUTING_IMBALANCE,
         f"{pod.window.waiting_for_room} requests wait at {pod.name}, which is full with "
         f"{pod.window.running} running, while {_roomy(found)} room for {found.room} more: the fleet as a "
-        f"whole has places for all, and requests do not go where these are.{_crowd(found)} Another "
+        f"whole has places for all, and requests do not go where these are.{_crowd(others)} Another "
         "replica would not be where they go either.",
         "See how requests are routed: a router that knows each engine's load (docs/routing.md), a connection "
         "for each request instead of a few that last, or session affinity that gives way at a full replica. "
@@ -119,13 +126,18 @@ def routing_imbalance(facts: Facts, _: DemandState) -> Finding | str:
     )
 
 
+def _queues(facts: Facts, found: Imbalance) -> list[PodFacts]:
+    """The crowded replicas that have a queue in this tick, as a spell outlasts a lapse; the first first."""
+    seen = {p.name: p for p in facts.pods if p.window.waiting_for_room >= FEWEST}
+    return [seen[name] for name in found.since if name in seen]
+
+
 def _roomy(found: Imbalance) -> str:
     return "another replica has" if found.roomy == 1 else f"{found.roomy} other replicas have"
 
 
-def _crowd(found: Imbalance) -> str:
-    rest = list(found.since)[1:]
-    return f" So it is at {' and '.join(rest)}." if rest else ""
+def _crowd(others: Sequence[PodFacts]) -> str:
+    return f" So it is at {' and '.join(p.name for p in others)}." if others else ""
 
 
 def _figures(facts: Facts, found: Imbalance, pod: PodFacts) -> dict[str, float | int | str]:
@@ -140,6 +152,6 @@ def _figures(facts: Facts, found: Imbalance, pod: PodFacts) -> dict[str, float |
         "room": found.room,
         "filled": round(found.filled, 2),
         "share_of_arrivals": round(found.share, 2),
-        "for_s": round(facts.now - found.since[found.pod]),
+        "for_s": round(facts.now - found.since[pod.name]),
     }
     return evidence if pod.cap is None else {**evidence, "cap": pod.cap}
