@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -290,13 +291,17 @@ class TestWhatPeopleSee:
             "DIAGNOSIS": "AtCapacity",
         }
         wide = api_server.kubectl("get", "lls", "-n", namespace, "-o", "wide").stdout.splitlines()
-        more = dict(zip(wide[0].split(), wide[1].split(), strict=False))
-        assert (more["BUDGET"], more["BINDS"], more["RUNNING"], more["WAITING"]) == (
-            "1024",
-            "PrefillBudget",
-            "118",
-            "3",
-        )
+        # A value may have blanks in it, so columns are told by where their heads begin.
+        more = {
+            head[0].rstrip(): wide[1][head.start() : head.end()].rstrip()
+            for head in re.finditer(r"\S+\s*", wide[0])
+        }
+        assert {head: more[head] for head in ("BUDGET", "BINDS", "RUNNING", "WAITING")} == {
+            "BUDGET": "1024",
+            "BINDS": "PrefillBudget",
+            "RUNNING": "118",
+            "WAITING": "3",
+        }
         by_category = api_server.kubectl("get", "llm", "-n", namespace, "-o", "name")
         assert by_category.stdout.split() == ["llamaserver.llamaserver.dev/chat"]
 

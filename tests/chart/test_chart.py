@@ -127,10 +127,15 @@ def test_the_pod_meets_the_restricted_standard(render: Render) -> None:
     assert all(set(volume) <= {"name", "emptyDir"} for volume in pod["volumes"])
 
 
+def variables() -> set[str]:
+    """Those by which `llamaserver run` can be told its options."""
+    prefix = run.context_settings["auto_envvar_prefix"]
+    return {f"{prefix}_{name.upper()}" for parameter in run.params if (name := parameter.name)}
+
+
 def test_every_variable_of_the_pod_is_an_option_of_the_command(render: Render) -> None:
-    known = {parameter.envvar for parameter in run.params}
     given = {one["name"] for one in container(render())["env"]}
-    assert given <= known, given - known
+    assert given <= variables(), given - variables()
 
 
 @pytest.mark.parametrize("unset", ["kubeApiQps", "kubeApiBurst"])
@@ -186,7 +191,7 @@ def test_a_prometheus_is_reached_with_what_is_kept_for_it(render: Render) -> Non
     keys = {"tokenSecret": {"name": "prom", "key": "bearer"}, "caConfigMap": {"name": "ca", "key": "ca.pem"}}
     objects = render(prometheus={"url": "https://thanos.example/tenant", **keys})
     env = {one["name"]: one.get("value") for one in container(objects)["env"]}
-    assert set(env) <= {parameter.envvar for parameter in run.params}
+    assert set(env) <= variables()
     assert env["LLAMASERVER_PROMETHEUS_URL"] == "https://thanos.example/tenant"
     mounts = {one["mountPath"]: one["name"] for one in container(objects)["volumeMounts"]}
     (deployment,) = of_kind(objects, "Deployment")

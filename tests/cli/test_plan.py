@@ -142,7 +142,19 @@ def found_for(profile: str) -> Plan:
     calibrated = parse_profile(profile)
     idle = Outcome(**{**dict.fromkeys(FIGURES, 0.0), "tokens_per_s": 50.0, "gpu_hours": 1.0})
     point = Point(Objective(0.04), held=True, outcome=idle, cap=10, budget=100)
-    return Plan(calibrated, Statistic.P95, idle, 0.1, [point], point, 1, 2, calibrated.profile, idle)
+    return Plan(
+        calibrated,
+        Statistic.P95,
+        LatencyScope.TOKEN,
+        idle,
+        0.1,
+        [point],
+        point,
+        1,
+        2,
+        calibrated.profile,
+        idle,
+    )
 
 
 @pytest.mark.parametrize(
