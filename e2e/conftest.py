@@ -25,6 +25,7 @@ from scenarios.terms import (
     FEW_STREAMS,
     LEAST_TARGET_MS,
     MEASURED_S,
+    MOST_SEQS,
     NAMESPACE,
     OPERATOR_VALUES,
     ROOM,
@@ -97,6 +98,7 @@ def fleet(kube: Kube, settings: Settings, operator: None) -> Iterator[Fleet]:  #
     shared = Fleet(
         *(kube, "chat", NAMESPACE, settings.engine_image, settings.runtime_class, LEAST_TARGET_MS),
         env=[ONE_CORE_PROCESS],
+        most=MOST_SEQS,
     )
     shared.apply(shared.resource(tuning="Off"))
     shared.wait_ready()

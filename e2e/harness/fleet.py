@@ -71,7 +71,8 @@ class Load:
 
 class Fleet(Server):
     """A LlamaServer of real engines, tuned to an objective that needs less than their ceiling. `env` is
-    spec.engine.env.
+    spec.engine.env, `most` spec.tuning.numSeqs.max: with it the cap of a tuned engine is below the ceiling
+    however fast the machine became since the objective was measured.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class Fleet(Server):
         target_ms: int,
         *,
         env: Sequence[Object] = (),
+        most: int | None = None,
     ) -> None:
         super().__init__(kube, name, namespace)
         self.node = Node()
         self.target_ms = target_ms
+        self._most = most
         self._image, self._runtime_class, self._env = image, runtime_class, list(env)
 
     def resource(self, **changes: Any) -> Object:
@@ -101,6 +104,8 @@ class Fleet(Server):
         )
         if self._env:
             made["spec"]["engine"]["env"] = list(self._env)
+        if self._most is not None and made["spec"]["tuning"]["mode"] == "Auto":
+            made["spec"]["tuning"]["numSeqs"] = {"max": self._most}
         return made
 
     # --- engines ------------------------------------------------------------------------------------
