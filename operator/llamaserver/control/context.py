@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from llamaserver.api.enums import TuningMode
 from llamaserver.control.joint import BudgetRange
-from llamaserver.control.knobs import TAIL_QUANTILE
 from llamaserver.control.model import StepModel
 from llamaserver.control.objective import QUANTILES
 from llamaserver.control.state import Learned, PodState
@@ -18,6 +17,8 @@ LIVE, FIXED, NOT_A_TAIL = "Live", "Fixed", "NotATail"
 SUSPENDED, OFF, RECOMMENDING = "Suspended", "Off", "Recommending"
 SPECULATIVE_DECODING, NOT_TOLD = "SpeculativeDecoding", "NotTold"
 """What is said of the prefill budget, beside the reasons that engines give."""
+TAIL_QUANTILE = 0.9
+"""From this quantile on an objective speaks of the tail, which the prefill budget shapes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ from llamaserver.control.cap import (
 from llamaserver.control.objective import Predictor
 from llamaserver.control.types import Setpoint, Verdict
 
-TAIL_QUANTILE = 0.9
-"""From this quantile on an objective speaks of the tail, which the prefill budget shapes."""
 WORTH_IT = 1.1
 """The budget is moved where that makes room for so many times the sequences of a cap alone."""
 ADVICE_BAND = 0.15

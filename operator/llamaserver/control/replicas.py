@@ -23,6 +23,7 @@ from llamaserver.control.need import LOOK_BACK_S, Need, clients_wait, cold_start
 from llamaserver.control.relief import QUEUE_HEALTHY
 from llamaserver.control.state import DemandState, spell
 from llamaserver.control.types import Imbalance, Verdict
+from llamaserver.control.wording import others_have
 
 EVERY_S = 15.0
 SUSTAINED_S = 30.0
@@ -244,8 +245,8 @@ def _one_up(state: DemandState, facts: Facts) -> tuple[int, str]:
 
 
 def _routed(found: Imbalance) -> str:
-    others = "another replica has" if found.roomy == 1 else f"{found.roomy} other replicas have"
-    return f"requests wait at {' and '.join(sorted(found.since))} while {others} room for them"
+    crowded = " and ".join(sorted(found.since))
+    return f"requests wait at {crowded} while {others_have(found.roomy)} room for them"
 
 
 def _hopeless(facts: Facts) -> bool:

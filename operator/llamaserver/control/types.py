@@ -186,11 +186,6 @@ class Imbalance:
     share: float
     """Part of the requests that came since then, to those that are crowded now."""
 
-    @property
-    def pod(self) -> str:
-        """The replica to name."""
-        return next(iter(self.since))
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

@@ -27,6 +27,11 @@ def in_words(setpoint: Setpoint) -> str:
     return f"cap is {setpoint.max_num_active_seqs}{beside}"
 
 
+def others_have(replicas: int) -> str:
+    """So many replicas beside those in question have something, as the middle of a sentence."""
+    return "another replica has" if replicas == 1 else f"{replicas} other replicas have"
+
+
 def reachable_s(predictor: Predictor, low: int) -> float:
     """The smallest target that `low` sequences would hold, with the usual aim. Seconds."""
     least, most = predictor.target_s, predictor.target_s

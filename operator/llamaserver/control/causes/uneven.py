@@ -13,7 +13,7 @@ from llamaserver.control.imbalance import FEWEST, TOLD_S
 from llamaserver.control.pods import PodFacts
 from llamaserver.control.state import DemandState
 from llamaserver.control.types import Cause, Imbalance, Straggler
-from llamaserver.control.wording import ms
+from llamaserver.control.wording import ms, others_have
 
 NOTABLE = 0.05
 """A slow replica that costs the fleet less than this share is not why all of them are full."""
@@ -116,9 +116,9 @@ def routing_imbalance(facts: Facts, _: DemandState) -> Finding | str:
     return Finding(
         Cause.ROUTING_IMBALANCE,
         f"{pod.window.waiting_for_room} requests wait at {pod.name}, which is full with "
-        f"{pod.window.running} running, while {_roomy(found)} room for {found.room} more: the fleet as a "
-        f"whole has places for all, and requests do not go where these are.{_crowd(others)} Another "
-        "replica would not be where they go either.",
+        f"{pod.window.running} running, while {others_have(found.roomy)} room for {found.room} more: the "
+        f"fleet as a whole has places for all, and requests do not go where these are.{_crowd(others)} "
+        "Another replica would not be where they go either.",
         "See how requests are routed: a router that knows each engine's load (docs/routing.md), a connection "
         "for each request instead of a few that last, or session affinity that gives way at a full replica. "
         f"Spread evenly each replica would have about {100 * found.filled:.0f} % of its places taken.",
@@ -130,10 +130,6 @@ def _queues(facts: Facts, found: Imbalance) -> list[PodFacts]:
     """The crowded replicas that have a queue in this tick, as a spell outlasts a lapse; the first first."""
     seen = {p.name: p for p in facts.pods if p.window.waiting_for_room >= FEWEST}
     return [seen[name] for name in found.since if name in seen]
-
-
-def _roomy(found: Imbalance) -> str:
-    return "another replica has" if found.roomy == 1 else f"{found.roomy} other replicas have"
 
 
 def _crowd(others: Sequence[PodFacts]) -> str:
